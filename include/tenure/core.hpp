@@ -1,0 +1,12 @@
+#pragma once
+
+/// \file
+/// Layer `core`: units, errors, bit arithmetic, small containers. Includes nothing of the other layers.
+
+#include <tenure/core/bits.hpp>
+#include <tenure/core/error.hpp>
+#include <tenure/core/handles.hpp>
+#include <tenure/core/result.hpp>
+#include <tenure/core/status.hpp>
+#include <tenure/core/units.hpp>
+#include <tenure/core/version.hpp>
