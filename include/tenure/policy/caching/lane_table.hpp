@@ -25,7 +25,6 @@
 /// Complexity: O(1). Lanes of streams without memory are swept when the table has doubled.
 /// Thread-safety: thread-compatible.
 
-#include <tenure/core/handles.hpp>
 #include <tenure/layout/layout.hpp>
 
 #include <algorithm>
@@ -128,11 +127,43 @@ class lane_table {
         }
     }
 
-    /// Calls f(lane_id) for each lane of a stream, capture lanes included.
+    // ---- memory on its way to other streams, see `lane_marks` ----
+
+    /// Effects: gives the lane a second one, its *moving* lane. Requires: it has none.
+    /// Returns: that, or `none` when there are no more. Throws: `std::bad_alloc`, changing nothing.
+    lane_id add_moving(lane_id l) {
+        const lane_id m = take_idle();
+        if (m == none) return none;
+        lanes_[m] = lane{};
+        lanes_[m].who.stream = lanes_[l].who.stream;
+        lanes_[m].in_use = true;
+        lanes_[m].users = 1; // held by l
+        lanes_[l].moving = m;
+        ++lanes_[l].users;
+        return m;
+    }
+
+    /// Requires: it has a moving lane, without memory.
+    void drop_moving(lane_id l) noexcept {
+        const lane_id m = lanes_[l].moving;
+        lanes_[m].in_use = false;
+        idle_.push_back(m);
+        lanes_[l].moving = none;
+        --lanes_[l].users;
+    }
+
+    /// Returns: the moving lane, or `none`.
+    [[nodiscard]] lane_id moving(lane_id l) const noexcept { return lanes_[l].moving; }
+
+    /// Whether another stream has asked in vain for what this lane has free.
+    [[nodiscard]] bool wanted(lane_id l) const noexcept { return lanes_[l].wanted; }
+    void want(lane_id l, bool yes) noexcept { lanes_[l].wanted = yes; }
+
+    /// Calls f(lane_id) for each lane of a stream outside captures, moving lanes excepted.
     template <class F>
-    void for_each(F&& f) const {
-        for (lane_id l = 2; l < lanes_.size(); ++l)
-            if (lanes_[l].in_use) f(l);
+    void for_each_home(F&& f) const {
+        for (const auto& [k, l] : by_key_)
+            if (k.capture == 0) f(l);
     }
 
     template <class Layout>
@@ -140,11 +171,7 @@ class lane_table {
         return blocks.free_bytes(domain_of(l, true)) + blocks.free_bytes(domain_of(l, false));
     }
 
-    /// Returns: number of blocks and capture lanes that hold the lane. For tests and `validate`.
-    [[nodiscard]] std::size_t users(lane_id l) const noexcept { return lanes_[l].users; }
     [[nodiscard]] bool in_use(lane_id l) const noexcept { return l < 2 || (l < lanes_.size() && lanes_[l].in_use); }
-    /// Returns: one more than the largest lane.
-    [[nodiscard]] std::size_t extent() const noexcept { return lanes_.size(); }
 
   private:
     struct key {
@@ -160,23 +187,36 @@ class lane_table {
     struct lane {
         key who;
         std::uint32_t users = 0;
-        lane_id home = none; ///< of a capture lane
+        lane_id home = none;   ///< of a capture lane
+        lane_id moving = none; ///< memory of this lane that waits for an event
+        bool wanted = false;
         bool in_use = false;
         bool released = false; ///< its capture is over for good
     };
 
     static constexpr std::size_t most = std::size_t{std::numeric_limits<layout::domain>::max()} / 2;
 
-    lane_id make(const key& k) {
+    lane_id take_idle() {
         if (idle_.empty()) {
             if (lanes_.size() >= most) return none;
             idle_.reserve(lanes_.size() + 1); // every lane may become idle, and that must not fail
             lanes_.emplace_back();
-            idle_.push_back(static_cast<lane_id>(lanes_.size() - 1));
+            return static_cast<lane_id>(lanes_.size() - 1);
         }
-        by_key_.emplace(k, idle_.back());
         const lane_id l = idle_.back();
         idle_.pop_back();
+        return l;
+    }
+
+    lane_id make(const key& k) {
+        const lane_id l = take_idle();
+        if (l == none) return none;
+        try {
+            by_key_.emplace(k, l);
+        } catch (...) {
+            idle_.push_back(l);
+            throw;
+        }
         lanes_[l] = lane{};
         lanes_[l].who = k;
         lanes_[l].in_use = true;
@@ -185,6 +225,7 @@ class lane_table {
 
     /// A released capture lane that nobody belongs to any more.
     void retire(lane_id l) noexcept {
+        last_ = none;
         lanes_[l].in_use = false;
         idle_.push_back(l);
         --lanes_[lanes_[l].home].users;
@@ -192,6 +233,7 @@ class lane_table {
 
     template <class Layout>
     void sweep(const Layout& blocks) noexcept {
+        last_ = none;
         for (lane_id l = 2; l < lanes_.size(); ++l) {
             lane& x = lanes_[l];
             if (!x.in_use || x.released || x.users != 0 || free_bytes(l, blocks) != 0) continue;
