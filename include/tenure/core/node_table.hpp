@@ -3,9 +3,9 @@
 /// \file
 /// `node_table`: a growable array of small nodes that name each other by 32-bit indices.
 ///
-/// Structures of linked nodes (lists, trees, address order) keep all their nodes in one table. An index is half a
-/// pointer, survives growth, and serves callers as a dense, reused name for side tables. Nodes given back form a
-/// chain through one of their own fields, so the table has no memory beside the array.
+/// Structures of linked nodes (lists, trees, address order) keep all their nodes in one table. An index is
+/// half a pointer, survives growth, and serves callers as a dense, reused name for side tables. Nodes given
+/// back form a chain through one of their own fields, so the table has no memory beside the array.
 ///
 ///   1. `acquire` hands out the node released last, so that hot nodes stay hot.
 ///   2. Indices in use and indices in the chain together are exactly [0, extent()).

@@ -64,7 +64,8 @@ class range_table {
         std::size_t total = 0;
         for (node_index i = first(); i != no_node; i = next(i)) {
             const range& r = entries_[i].where;
-            if (r.base < end || r.size == 0 || r.base > space_end || r.size > space_end - r.base) return false;
+            if (r.base < end || r.size == 0 || r.base > space_end || r.size > space_end - r.base)
+                return false;
             if (!is_aligned(r.base, granule) || !is_aligned(r.size, granule)) return false;
             end = r.base + r.size;
             total += r.size;
