@@ -62,10 +62,10 @@ class best_fit {
     /// Effects: adds r as one free block of domain d.
     /// Requires: granular, not empty, inside the space, disjoint from all others. Throws: `std::bad_alloc`.
     void add(range r, domain d) {
-        nodes_.reserve_free(1);
+        nodes_.reserve(1);
         ranges_.reserve();
         domains_.reserve();
-        const node_index n = nodes_.acquire();
+        const node_index n = nodes_.create();
         nodes_[n].offset = r.base;
         nodes_[n].size = r.size;
         nodes_[n].range = ranges_.add(r, n);
@@ -80,7 +80,7 @@ class best_fit {
         for (node_index n = ranges_[r].first; n != no_node;) {
             const node_index next = nodes_[n].next;
             unlink(n);
-            nodes_.release(n);
+            nodes_.destroy(n);
             n = next;
         }
         ranges_.remove(r);
@@ -116,7 +116,7 @@ class best_fit {
     /// Returns: the block's id; it is c's unless alignment left something free before it.
     /// Throws: `std::bad_alloc`, changing nothing.
     block_id take(candidate c, std::size_t bytes, std::size_t a) {
-        nodes_.reserve_free(2);
+        nodes_.reserve(2);
         const domain d = nodes_[c.id].color;
         unlink(c.id);
         node_index taken = c.id;
@@ -283,7 +283,7 @@ class best_fit {
         std::size_t bytes = 0;
     };
 
-    using table = node_table<node, &node::next>;
+    using table = node_table<node>;
 
     template <class Node>
     struct by_size {
@@ -350,12 +350,12 @@ class best_fit {
         const node_index next = nodes_[upper].next;
         nodes_[lower].next = next;
         if (next != no_node) nodes_[next].previous = lower;
-        nodes_.release(upper);
+        nodes_.destroy(upper);
     }
 
     /// Cuts a block that is in no tree behind its first `bytes`. Returns: the upper part.
     node_index split(node_index lower, std::size_t bytes) noexcept {
-        const node_index upper = nodes_.acquire();
+        const node_index upper = nodes_.create();
         node& l = nodes_[lower];
         node& u = nodes_[upper];
         u.offset = l.offset + bytes;
