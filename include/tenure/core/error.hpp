@@ -230,7 +230,7 @@ class misuse_scope {
   public:
     using refiner = void (*)(misuse&, void* context) noexcept;
 
-    misuse_scope(refiner refine, void* context) noexcept : refine_(refine), context_(context), outer_(innermost()) {
+    misuse_scope(refiner function, void* context) noexcept : refine_(function), context_(context), outer_(innermost()) {
         innermost() = this;
     }
     ~misuse_scope() { innermost() = outer_; }

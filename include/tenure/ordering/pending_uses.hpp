@@ -141,7 +141,7 @@ class pending_uses {
         node_index tail = no_node;
         std::uint32_t references = 0; ///< uses of live blocks and queued events
     };
-    struct block {
+    struct block_waits {
         node_index uses = no_node;
         std::uint32_t waiting = 0;
         std::uint64_t capture = 0;
@@ -231,7 +231,7 @@ class pending_uses {
     std::vector<queue> queues_;
     std::vector<node_index> idle_queues_;
     std::unordered_map<std::uint64_t, node_index> by_id_;
-    std::vector<block> blocks_; ///< by block id
+    std::vector<block_waits> blocks_; ///< by block id
     std::size_t pending_ = 0;
 };
 
