@@ -63,9 +63,9 @@ class pending_uses {
         if (block >= blocks_.size()) blocks_.resize(std::size_t{block} + 1);
         for (node_index i = blocks_[block].uses; i != no_node; i = nodes_[i].next_of_block)
             if (queues_[nodes_[i].queue].id == id) return;
-        nodes_.reserve_free(1);
+        nodes_.reserve(1);
         const node_index q = queue_of(stream, id);
-        const node_index use = nodes_.acquire();
+        const node_index use = nodes_.create();
         nodes_[use] = {block, q, no_node, blocks_[block].uses, nullptr};
         blocks_[block].uses = use;
     }
@@ -81,7 +81,7 @@ class pending_uses {
         for (node_index i = blocks_[block].uses; i != no_node;) {
             const node_index next = nodes_[i].next_of_block;
             drop(nodes_[i].queue);
-            nodes_.release(i);
+            nodes_.destroy(i);
             i = next;
         }
         blocks_[block].uses = no_node;
@@ -96,7 +96,7 @@ class pending_uses {
             const node_index next = nodes_[i].next_of_block;
             if (!enqueue(block, i, outcome)) {
                 drop(nodes_[i].queue);
-                nodes_.release(i);
+                nodes_.destroy(i);
             }
             i = next;
         }
@@ -211,7 +211,7 @@ class pending_uses {
                 const block_id id = nodes_[i].block;
                 q.head = nodes_[i].next_in_queue;
                 events_->release(nodes_[i].event);
-                nodes_.release(i);
+                nodes_.destroy(i);
                 drop(qi);
                 if (--blocks_[id].waiting != 0) continue;
                 --pending_;
@@ -227,7 +227,7 @@ class pending_uses {
 
     Device* device_;
     event_cache<Device>* events_;
-    node_table<node, &node::next_of_block> nodes_;
+    node_table<node> nodes_;
     std::vector<queue> queues_;
     std::vector<node_index> idle_queues_;
     std::unordered_map<std::uint64_t, node_index> by_id_;
