@@ -1,5 +1,5 @@
-// Allocation programs that broke other allocators, distilled from public bug reports; each test is named after its
-// report and states the outcome that is right. Sizes in MiB unless a unit is given.
+// Allocation programs that broke other allocators, distilled from public bug reports; each test is named
+// after its report and states the outcome that is right. Sizes in MiB unless a unit is given.
 
 #include "support/catch.hpp"
 #include "support/misuse_log.hpp"
@@ -52,8 +52,8 @@ user(sim::device&, R&) -> user<R>;
 
 } // namespace
 
-TEMPLATE_TEST_CASE("scenario 1 (pytorch #35901): a fragmented arena says so, with its largest block", "[scenario]",
-                   arena_of<best_fit_pool>, arena_of<exact_best_fit_pool>) {
+TEMPLATE_TEST_CASE("scenario 1 (pytorch #35901): a fragmented arena says so, with its largest block",
+                   "[scenario]", arena_of<best_fit_pool>, arena_of<exact_best_fit_pool>) {
     sim::device dev;
     TestType a(dev, {.name = "a", .max = 1000 * MiB});
     void* big = a.allocate(s0, 600 * MiB);
@@ -76,8 +76,9 @@ TEMPLATE_TEST_CASE("scenario 1 (pytorch #35901): a fragmented arena says so, wit
     a.deallocate(s0, again, 600 * MiB);
 }
 
-TEMPLATE_TEST_CASE("scenario 2 (vllm PR 41268): freeing the large and keeping the small does not pile up the large",
-                   "[scenario]", arena_of<best_fit_pool>, arena_of<exact_best_fit_pool>) {
+TEMPLATE_TEST_CASE(
+    "scenario 2 (vllm PR 41268): freeing the large and keeping the small does not pile up the large",
+    "[scenario]", arena_of<best_fit_pool>, arena_of<exact_best_fit_pool>) {
     sim::device dev;
     TestType a(dev, {.name = "a", .max = (8 * 270 + 2 * 530) * MiB});
     std::vector<void*> kept;
@@ -90,9 +91,9 @@ TEMPLATE_TEST_CASE("scenario 2 (vllm PR 41268): freeing the large and keeping th
     for (void* p : kept) a.deallocate(s0, p, 270 * MiB);
 }
 
-TEMPLATE_TEST_CASE("scenario 3 (vllm 52950): sixteen streams in turn do not reserve sixteen times", "[scenario]",
-                   best_fit_pool<sim::device>, exact_best_fit_pool<sim::device>, buddy_pool<sim::device>,
-                   async_pool<sim::device>) {
+TEMPLATE_TEST_CASE("scenario 3 (vllm 52950): sixteen streams in turn do not reserve sixteen times",
+                   "[scenario]", best_fit_pool<sim::device>, exact_best_fit_pool<sim::device>,
+                   buddy_pool<sim::device>, async_pool<sim::device>) {
     sim::device dev;
     {
         TestType pool(dev);
@@ -180,7 +181,8 @@ TEST_CASE("scenario 5 (pytorch #189504): memory that only waits is not out of me
     }
 }
 
-TEST_CASE("scenario 10 (pytorch #82073): room for a large block costs few driver calls, not a flush", "[scenario]") {
+TEST_CASE("scenario 10 (pytorch #82073): room for a large block costs few driver calls, not a flush",
+          "[scenario]") {
     sim::device dev;
     arena_of<best_fit_pool> a(dev, {.name = "a", .max = 1000 * MiB}, {.segment_bytes = 10 * MiB});
     std::vector<void*> blocks;
@@ -193,9 +195,10 @@ TEST_CASE("scenario 10 (pytorch #82073): room for a large block costs few driver
     for (int i = 90; i < 100; ++i) a.deallocate(s0, blocks[static_cast<std::size_t>(i)], 10 * MiB);
 }
 
-TEMPLATE_TEST_CASE("scenario 11 (pytorch #58466, #107667): what the driver sees of an arena never passes its limit",
-                   "[scenario]", arena_of<best_fit_pool>, arena_of<buddy_pool>, arena_of<slab_pool>,
-                   arena_of<caching_pool>, arena_of<async_pool>) {
+TEMPLATE_TEST_CASE(
+    "scenario 11 (pytorch #58466, #107667): what the driver sees of an arena never passes its limit",
+    "[scenario]", arena_of<best_fit_pool>, arena_of<buddy_pool>, arena_of<slab_pool>, arena_of<caching_pool>,
+    arena_of<async_pool>) {
     sim::device dev;
     for (const std::size_t max : {100 * MiB, 100 * MiB + 1, 99 * MiB - 1}) {
         TestType a(dev, {.name = "a", .max = max});
@@ -211,7 +214,8 @@ TEMPLATE_TEST_CASE("scenario 11 (pytorch #58466, #107667): what the driver sees 
     CHECK(dev.reserved_peak() <= 100 * MiB + 1);
 }
 
-TEST_CASE("scenario 12 (pytorch #18626): the tenant that asks too much is the only one that fails", "[scenario]") {
+TEST_CASE("scenario 12 (pytorch #18626): the tenant that asks too much is the only one that fails",
+          "[scenario]") {
     sim::device dev({.capacity = 100 * MiB});
     std::vector<std::unique_ptr<arena_of<best_fit_pool>>> tenants;
     for (int i = 0; i < 4; ++i)
@@ -228,7 +232,8 @@ TEST_CASE("scenario 13 (pytorch #106660): a GC threshold without a limit works",
     caching_options options = caching_options::pytorch();
     options.garbage_collection_threshold = 0.5;
     caching_pool<sim::device> pool(dev, options);
-    // Distinct sizes cannot reuse each other's segments: without collection the cache would grow to the capacity.
+    // Distinct sizes cannot reuse each other's segments: without collection the cache would grow to the
+    // capacity.
     for (std::size_t n = 20; n < 60; ++n) {
         void* p = pool.allocate(s0, n * 2 * MiB);
         pool.deallocate(s0, p, n * 2 * MiB);
@@ -251,9 +256,10 @@ TEST_CASE("scenario 14 (pytorch #133280): what fails upstream arrives as the rig
     pool.deallocate(s0, p, 1);
 }
 
-TEMPLATE_TEST_CASE("scenario 25 (pytorch #110194): sizes 1..700 with interleaved lives do not grow without bound",
-                   "[scenario]", best_fit_pool<sim::device>, buddy_pool<sim::device>, caching_pool<sim::device>,
-                   async_pool<sim::device>) {
+TEMPLATE_TEST_CASE(
+    "scenario 25 (pytorch #110194): sizes 1..700 with interleaved lives do not grow without bound",
+    "[scenario]", best_fit_pool<sim::device>, buddy_pool<sim::device>, caching_pool<sim::device>,
+    async_pool<sim::device>) {
     sim::device dev;
     TestType pool(dev);
     std::vector<std::pair<void*, std::size_t>> live;
@@ -275,16 +281,17 @@ TEMPLATE_TEST_CASE("scenario 25 (pytorch #110194): sizes 1..700 with interleaved
     for (auto [p, n] : live) pool.deallocate(s0, p, n);
 }
 
-TEMPLATE_TEST_CASE("scenario 34 (pytorch #29554, #121932): the text of an error names what decides", "[scenario]",
-                   arena_of<best_fit_pool>, arena_of<buddy_pool>, arena_of<slab_pool>, arena_of<caching_pool>,
-                   arena_of<async_pool>) {
+TEMPLATE_TEST_CASE("scenario 34 (pytorch #29554, #121932): the text of an error names what decides",
+                   "[scenario]", arena_of<best_fit_pool>, arena_of<buddy_pool>, arena_of<slab_pool>,
+                   arena_of<caching_pool>, arena_of<async_pool>) {
     sim::device dev;
     TestType a(dev, {.name = "team/alice", .max = 256 * MiB});
     const auto r = a.try_allocate(s0, 300 * MiB);
     REQUIRE_FALSE(r);
     const std::string text = r.error().text();
     CAPTURE(text);
-    for (const char* part : {"out of memory", "team/alice", "256 MiB", "300 MiB", "largest free block", "pending"})
+    for (const char* part :
+         {"out of memory", "team/alice", "256 MiB", "300 MiB", "largest free block", "pending"})
         CHECK(text.find(part) != std::string::npos);
 }
 
@@ -308,7 +315,8 @@ TEST_CASE("scenario 37 (orion #5, onnxruntime #12920): one stream a request shar
 }
 
 TEST_CASE("scenario R1 (rmm #1245): the whole ladder is climbed before an error", "[scenario]") {
-    // Cached blocks, completed frees of another stream and an empty segment: none of the three is enough alone.
+    // Cached blocks, completed frees of another stream and an empty segment: none of the three is enough
+    // alone.
     sim::device dev;
     arena_of<best_fit_pool> a(dev, {.name = "a", .max = 96 * MiB}, {.segment_bytes = 32 * MiB});
     const stream_handle s1 = dev.create_stream();
@@ -384,7 +392,8 @@ TEMPLATE_TEST_CASE("scenario R10 (nccl #1234): a capture survives another thread
     std::thread other([&] {
         const stream_handle s = dev.create_stream();
         std::vector<void*> blocks;
-        for (int i = 0; i < 20; ++i) blocks.push_back(pool.allocate(s, (1 + static_cast<std::size_t>(i)) * MiB));
+        for (int i = 0; i < 20; ++i)
+            blocks.push_back(pool.allocate(s, (1 + static_cast<std::size_t>(i)) * MiB));
         for (int i = 0; i < 20; ++i)
             pool.deallocate(s, blocks[static_cast<std::size_t>(i)], (1 + static_cast<std::size_t>(i)) * MiB);
         dev.destroy_stream(s);
@@ -394,7 +403,8 @@ TEMPLATE_TEST_CASE("scenario R10 (nccl #1234): a capture survives another thread
     dev.destroy_stream(capturing);
 }
 
-TEST_CASE("scenario L1 (HAMi-core PR 273): many threads racing at the limit never pass it", "[scenario][threads]") {
+TEST_CASE("scenario L1 (HAMi-core PR 273): many threads racing at the limit never pass it",
+          "[scenario][threads]") {
     sim::device dev;
     constexpr std::size_t max = 64 * MiB + 12345;
     arena_of<best_fit_pool> a(dev, {.name = "a", .max = max}, {.segment_bytes = 2 * MiB});
@@ -415,7 +425,8 @@ TEST_CASE("scenario L1 (HAMi-core PR 273): many threads racing at the limit neve
     CHECK(a.limits().charged == 0);
 }
 
-TEST_CASE("scenario L2, L3 (HAMi-core #257, #321; HAMi #1181): foreign and repeated frees are typed and count nothing",
+TEST_CASE("scenario L2, L3 (HAMi-core #257, #321; HAMi #1181): foreign and repeated frees are typed and "
+          "count nothing",
           "[scenario]") {
     sim::device dev;
     test::misuse_log log;
@@ -461,7 +472,8 @@ TEST_CASE("scenario L7 (cudf-spark #6768): idle memory behind completed frees is
     dev.destroy_stream(s1);
 }
 
-TEST_CASE("scenario L9 (Triton server #1765): an exhausted pool never takes other memory silently", "[scenario]") {
+TEST_CASE("scenario L9 (Triton server #1765): an exhausted pool never takes other memory silently",
+          "[scenario]") {
     sim::device dev;
     arena_of<best_fit_pool> a(dev, {.name = "a", .max = 50 * MiB});
     void* p = a.allocate(s0, 50 * MiB);
