@@ -3,16 +3,17 @@
 /// \file
 /// `lane_marks`: memory that moves from one stream to another (`cross_stream_reuse`).
 ///
-/// When a stream misses, it asks the others. A lane that is asked records an event on its stream and sets its free
-/// memory aside in a *moving* lane. When the event has passed, nothing in flight can touch that memory any more, and
-/// it becomes `shared`. Until then its old owner may still take from it, and takes all of it back on a miss.
+/// When a stream misses, it asks the others. A lane that is asked records an event on its stream and sets its
+/// free memory aside in a *moving* lane. When the event has passed, nothing in flight can touch that memory
+/// any more, and it becomes `shared`. Until then its old owner may still take from it, and takes all of it
+/// back on a miss.
 ///
 ///     lane --asked: record event--> moving --event passed--> shared
 ///      ^                              |
 ///      +---------- own miss ----------+
 ///
-/// An event is recorded only in a call that names the stream, or on the default stream, which always lives: a stream
-/// that may have been destroyed is never touched. Other streams are marked at their next call.
+/// An event is recorded only in a call that names the stream, or on the default stream, which always lives: a
+/// stream that may have been destroyed is never touched. Other streams are marked at their next call.
 ///
 /// Invariants:
 ///   1. Everything in a moving lane was freed before its event was recorded.
@@ -42,8 +43,9 @@ class lane_marks {
         for (const mark& m : marks_) events_->release(m.event);
     }
 
-    /// Effects: all lanes with free memory but `asker` are to be marked: the default stream's (`lane_of_default`) at
-    /// once, others when `mark_if_wanted` is called for them. Throws: `std::bad_alloc`.
+    /// Effects: all lanes with free memory but `asker` are to be marked: the default stream's
+    /// (`lane_of_default`) at once, others when `mark_if_wanted` is called for them. Throws:
+    /// `std::bad_alloc`.
     template <class Layout>
     void ask_others(lane_id asker, lane_id lane_of_default, Layout& blocks) {
         lanes_->for_each_home([&](lane_id l) {
@@ -54,8 +56,8 @@ class lane_marks {
     }
 
     /// To be called in a call that names `stream`, which is not capturing and whose own lane this is.
-    /// Effects: sets the lane's free memory aside if somebody has asked for it. A refusing driver changes nothing.
-    /// Throws: `std::bad_alloc`, changing nothing.
+    /// Effects: sets the lane's free memory aside if somebody has asked for it. A refusing driver changes
+    /// nothing. Throws: `std::bad_alloc`, changing nothing.
     template <class Layout>
     void mark_if_wanted(lane_id l, stream_handle stream, Layout& blocks) {
         if (!lanes_->wanted(l)) return;

@@ -3,23 +3,26 @@
 /// \file
 /// `lane_table`: whose is a block? A *lane* is a stream, or a stream inside one graph capture.
 ///
-/// Every block of a `caching_pool` belongs to a lane from its allocation on, and when it is free, its colour in the
-/// layout says which lane may have it. Small and large blocks never mix, so a lane has two domains:
+/// Every block of a `caching_pool` belongs to a lane from its allocation on, and when it is free, its colour
+/// in the layout says which lane may have it. Small and large blocks never mix, so a lane has two domains:
 ///
 ///     domain = 2 * lane + (large ? 1 : 0)
 ///
 ///     lane 0, shared   blocks of `allocate_sync`: all work on them is over, every stream may take them
-///     lane 1, lost     freed, but the driver could not say when the work on them ends. Nobody may take them; giving
+///     lane 1, lost     freed, but the driver could not say when the work on them ends. Nobody may take them;
+///     giving
 ///                      the segment back to the device, which waits for all work, ends this
-///     lanes 2 ...      one for a stream, keyed by its identity, never by its handle: a new stream with a dead one's
+///     lanes 2 ...      one for a stream, keyed by its identity, never by its handle: a new stream with a
+///     dead one's
 ///                      handle is another lane and inherits nothing
 ///
-/// A *capture lane* (stream, capture) holds what was allocated on the stream while the capture was active. A graph
-/// may replay into that memory, so no other lane sees it until the capture is released; then the lane *forwards* to
-/// the stream's own lane, its home.
+/// A *capture lane* (stream, capture) holds what was allocated on the stream while the capture was active. A
+/// graph may replay into that memory, so no other lane sees it until the capture is released; then the lane
+/// *forwards* to the stream's own lane, its home.
 ///
 /// Invariants:
-///   1. A lane exists while a block belongs to it, a capture lane forwards to it, or its domains hold free memory.
+///   1. A lane exists while a block belongs to it, a capture lane forwards to it, or its domains hold free
+///   memory.
 ///   2. A capture lane's home is an ordinary lane, and exists.
 ///
 /// Complexity: O(1). Lanes of streams without memory are swept when the table has doubled.
@@ -47,7 +50,9 @@ class lane_table {
     [[nodiscard]] static constexpr layout::domain domain_of(lane_id l, bool small) noexcept {
         return static_cast<layout::domain>(2u * l + (small ? 0u : 1u));
     }
-    [[nodiscard]] static constexpr lane_id lane_of(layout::domain d) noexcept { return static_cast<lane_id>(d / 2u); }
+    [[nodiscard]] static constexpr lane_id lane_of(layout::domain d) noexcept {
+        return static_cast<lane_id>(d / 2u);
+    }
     [[nodiscard]] static constexpr bool is_small(layout::domain d) noexcept { return d % 2u == 0; }
 
     lane_table() : lanes_(2) {}
@@ -95,11 +100,16 @@ class lane_table {
         return lanes_[l].released ? 0 : lanes_[l].who.capture;
     }
 
-    /// Returns: the lane to which memory freed in this one goes: itself, or its home once its capture is released.
-    [[nodiscard]] lane_id destination(lane_id l) const noexcept { return lanes_[l].released ? lanes_[l].home : l; }
+    /// Returns: the lane to which memory freed in this one goes: itself, or its home once its capture is
+    /// released.
+    [[nodiscard]] lane_id destination(lane_id l) const noexcept {
+        return lanes_[l].released ? lanes_[l].home : l;
+    }
 
     /// Returns: the stream's lane outside captures.
-    [[nodiscard]] lane_id home(lane_id l) const noexcept { return lanes_[l].home == none ? l : lanes_[l].home; }
+    [[nodiscard]] lane_id home(lane_id l) const noexcept {
+        return lanes_[l].home == none ? l : lanes_[l].home;
+    }
 
     /// Returns: whether there is memory that only captures may have.
     [[nodiscard]] bool any_captured() const noexcept { return capture_lanes_ != 0; }
@@ -114,18 +124,25 @@ class lane_table {
         return sum;
     }
 
-    /// Effects: nothing replays `capture` any more; its free memory goes home, and so will what is still live.
+    /// Effects: nothing replays `capture` any more; its free memory goes home, and so will what is still
+    /// live.
     template <class Layout>
     void release(std::uint64_t capture_id, Layout& blocks) noexcept {
         for (lane_id l = 2; l < lanes_.size(); ++l) {
+            if (lanes_[l].seen == capture_id) lanes_[l].seen = 0;
             if (!lanes_[l].in_use || capture(l) != capture_id || capture_id == 0) continue;
-            for (const bool small : {true, false}) blocks.recolor(domain_of(l, small), domain_of(lanes_[l].home, small));
+            for (const bool small : {true, false})
+                blocks.recolor(domain_of(l, small), domain_of(lanes_[l].home, small));
             lanes_[l].released = true;
             --capture_lanes_;
             by_key_.erase(lanes_[l].who);
             if (lanes_[l].users == 0) retire(l);
         }
     }
+
+    /// What was seen of the stream the last time that a call named it: the capture it was in, or 0.
+    void note_capture(lane_id l, std::uint64_t capture_id) noexcept { lanes_[l].seen = capture_id; }
+    [[nodiscard]] std::uint64_t seen_capture(lane_id l) const noexcept { return lanes_[l].seen; }
 
     // ---- memory on its way to other streams, see `lane_marks` ----
 
@@ -171,7 +188,9 @@ class lane_table {
         return blocks.free_bytes(domain_of(l, true)) + blocks.free_bytes(domain_of(l, false));
     }
 
-    [[nodiscard]] bool in_use(lane_id l) const noexcept { return l < 2 || (l < lanes_.size() && lanes_[l].in_use); }
+    [[nodiscard]] bool in_use(lane_id l) const noexcept {
+        return l < 2 || (l < lanes_.size() && lanes_[l].in_use);
+    }
 
   private:
     struct key {
@@ -181,11 +200,13 @@ class lane_table {
     };
     struct hash {
         std::size_t operator()(const key& k) const noexcept {
-            return static_cast<std::size_t>((k.stream ^ (k.capture * 0x9e3779b97f4a7c15u)) * 0xff51afd7ed558ccdu);
+            return static_cast<std::size_t>((k.stream ^ (k.capture * 0x9e3779b97f4a7c15u)) *
+                                            0xff51afd7ed558ccdu);
         }
     };
     struct lane {
         key who;
+        std::uint64_t seen = 0;
         std::uint32_t users = 0;
         lane_id home = none;   ///< of a capture lane
         lane_id moving = none; ///< memory of this lane that waits for an event
