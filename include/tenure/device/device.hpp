@@ -13,6 +13,7 @@
 /// | `d.allocation_granularity()` | bytes: what `allocate` takes from the device is a multiple of it (2 MiB) |
 /// | `d.memory()` | `cudaMemGetInfo` |
 /// | `d.describe(s)` | identity of the stream (`cudaStreamGetId`, unique for the life of the process; a handle is not) and of the capture it is in |
+/// | `d.permanent(s)` | no driver call: whether this handle names one and the same stream for the life of the process (the legacy default stream) |
 /// | `d.create_event()`, `d.destroy_event(e)` | an event without timing |
 /// | `d.record(e, s)` | marks the end of the work that `s` holds now. Undefined if `s` has been destroyed |
 /// | `d.query(e)` | `ok` when the marked work has passed, `not_ready` before |
@@ -57,6 +58,7 @@ concept device = requires(D& d, const D& cd, void* p, std::size_t n, stream_hand
     { cd.allocation_granularity() } noexcept -> std::same_as<std::size_t>;
     { d.memory() } noexcept -> std::same_as<result<device_memory, status>>;
     { d.describe(s) } noexcept -> std::same_as<result<stream_state, status>>;
+    { cd.permanent(s) } noexcept -> std::same_as<bool>;
     { d.create_event() } noexcept -> std::same_as<result<event_handle, status>>;
     { d.destroy_event(e) } noexcept -> std::same_as<status>;
     { d.record(e, s) } noexcept -> std::same_as<status>;

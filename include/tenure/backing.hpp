@@ -1,0 +1,6 @@
+#pragma once
+
+/// \file
+/// Layer `backing`: where ranges come from.
+
+#include <tenure/backing/segments.hpp>

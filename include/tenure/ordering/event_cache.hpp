@@ -1,0 +1,60 @@
+#pragma once
+
+/// \file
+/// `event_cache`: events that are not in use, kept because creating one costs as much as recording it.
+///
+/// Invariant: every event that came from `acquire` goes back by `release`, and none outlives the cache.
+/// Complexity: O(1) besides the driver call. Thread-safety: thread-compatible.
+
+#include <tenure/device/device.hpp>
+
+#include <vector>
+
+namespace tenure {
+
+template <device Device>
+class event_cache {
+  public:
+    explicit event_cache(Device& device) noexcept : device_(&device) {}
+
+    event_cache(const event_cache&) = delete;
+    event_cache& operator=(const event_cache&) = delete;
+
+    ~event_cache() {
+        for (event_handle e : idle_)
+            if (device_->destroy_event(e) != status::ok) (void)device_->destroy_event(e);
+    }
+
+    /// Returns: an event that nobody else holds, or the device's answer.
+    result<event_handle, status> acquire() noexcept {
+        if (idle_.empty()) return device_->create_event();
+        const event_handle e = idle_.back();
+        idle_.pop_back();
+        return e;
+    }
+
+    /// Returns: an event that marks the work `stream` holds now, or the device's answer; then nothing is held.
+    result<event_handle, status> mark(stream_handle stream) noexcept {
+        result<event_handle, status> event = acquire();
+        if (!event) return event;
+        if (const status s = device_->record(*event, stream); s != status::ok) {
+            release(*event);
+            return s;
+        }
+        return event;
+    }
+
+    void release(event_handle e) noexcept {
+        try {
+            idle_.push_back(e);
+        } catch (...) { // no room to remember it
+            (void)device_->destroy_event(e);
+        }
+    }
+
+  private:
+    Device* device_;
+    std::vector<event_handle> idle_;
+};
+
+} // namespace tenure
