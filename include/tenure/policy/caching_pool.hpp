@@ -368,9 +368,14 @@ class caching_pool {
         const std::optional<block_id> found = heap_.live_block(p);
         if (!found) return classify(p, bytes);
         const block_id id = *found;
-        if (const std::size_t expected = heap_.record(id).requested; bytes != any_size && bytes != expected)
-            return misuse{
-                .kind = misuse_kind::size_mismatch, .pointer = p, .bytes = bytes, .expected = expected};
+        if (const std::size_t expected = heap_.record(id).requested; bytes != any_size && bytes != expected) {
+            misuse wrong;
+            wrong.kind = misuse_kind::size_mismatch;
+            wrong.pointer = p;
+            wrong.bytes = bytes;
+            wrong.expected = expected;
+            return wrong;
+        }
 
         switch (kind) {
         case free_kind::on_stream: note_use(id, stream, state); break;
