@@ -129,7 +129,7 @@ class lane_table {
     template <class Layout>
     void release(std::uint64_t capture_id, Layout& blocks) noexcept {
         for (lane_id l = 2; l < lanes_.size(); ++l) {
-            if (lanes_[l].seen == capture_id) lanes_[l].seen = 0;
+            if (lanes_[l].seen_capture == capture_id) lanes_[l].seen_capture = 0;
             if (!lanes_[l].in_use || capture(l) != capture_id || capture_id == 0) continue;
             for (const bool small : {true, false})
                 blocks.recolor(domain_of(l, small), domain_of(lanes_[l].home, small));
@@ -140,9 +140,11 @@ class lane_table {
         }
     }
 
-    /// What was seen of the stream the last time that a call named it: the capture it was in, or 0.
-    void note_capture(lane_id l, std::uint64_t capture_id) noexcept { lanes_[l].seen = capture_id; }
-    [[nodiscard]] std::uint64_t seen_capture(lane_id l) const noexcept { return lanes_[l].seen; }
+    /// To be called when a call names the stream of a home lane: the capture it is in now, or 0.
+    void note_capture(lane_id l, std::uint64_t capture_id) noexcept { lanes_[l].seen_capture = capture_id; }
+
+    /// Returns: the capture that the stream of a home lane was last seen in, if it may still be active; or 0.
+    [[nodiscard]] std::uint64_t seen_capture(lane_id l) const noexcept { return lanes_[l].seen_capture; }
 
     // ---- memory on its way to other streams, see `lane_marks` ----
 
@@ -206,7 +208,7 @@ class lane_table {
     };
     struct lane {
         key who;
-        std::uint64_t seen = 0;
+        std::uint64_t seen_capture = 0;
         std::uint32_t users = 0;
         lane_id home = none;   ///< of a capture lane
         lane_id moving = none; ///< memory of this lane that waits for an event
