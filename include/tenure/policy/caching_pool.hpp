@@ -49,7 +49,6 @@
 #include <tenure/resource/resource.hpp>
 
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -118,7 +117,7 @@ class caching_pool {
 
     void record_use(void* p, stream_handle stream) noexcept {
         if (p == nullptr) return;
-        const result<stream_state, status> state = identify(stream);
+        const result<stream_state, status> state = device_->describe(stream);
         std::optional<misuse> wrong;
         {
             const std::lock_guard lock(mutex_);
@@ -214,19 +213,6 @@ class caching_pool {
         return s == status::out_of_memory || s == status::over_limit;
     }
 
-    /// Identity and capture of a stream. The default stream's never change: the driver is asked once.
-    result<stream_state, status> identify(stream_handle stream) noexcept {
-        const bool permanent = stream == default_stream && device_->permanent(stream);
-        if (permanent && default_known_.load(std::memory_order_acquire))
-            return stream_state{default_id_.load(std::memory_order_relaxed), 0};
-        const result<stream_state, status> state = device_->describe(stream);
-        if (permanent && state) {
-            default_id_.store(state->id, std::memory_order_relaxed);
-            default_known_.store(true, std::memory_order_release);
-        }
-        return state;
-    }
-
     // ---- allocation ----
 
     allocate_result serve(request& q) noexcept {
@@ -238,7 +224,7 @@ class caching_pool {
                                       .cause = failure_cause::invalid_alignment,
                                       .driver_status = status::invalid_value};
         if (!q.for_all_streams) {
-            const result<stream_state, status> state = identify(q.stream);
+            const result<stream_state, status> state = device_->describe(q.stream);
             if (!state) return driver_failure(q, state.error());
             q.state = *state;
         }
@@ -311,10 +297,9 @@ class caching_pool {
     void* search_others(const request& q) {
         if (marks_.poll(*device_, heap_.blocks()))
             if (void* p = search(q)) return p;
-        const lane_id lane_of_default = default_known_.load(std::memory_order_acquire)
-                                            ? heap_.lanes().find(default_id_)
-                                            : lane_table::none;
-        marks_.ask_others(q.lane, lane_of_default, heap_.blocks());
+        const result<stream_state, status> always_alive = device_->describe(default_stream);
+        marks_.ask_others(q.lane, always_alive ? heap_.lanes().find(always_alive->id) : lane_table::none,
+                          heap_.blocks());
         marks_.poll(*device_, heap_.blocks());
         if (!q.for_all_streams) marks_.take_back(q.lane, heap_.blocks());
         return search(q);
@@ -362,7 +347,7 @@ class caching_pool {
                                 stream_handle stream = default_stream) noexcept {
         if (p == nullptr) return freed{};
         result<stream_state, status> state = stream_state{};
-        if (kind == free_kind::on_stream) state = identify(stream);
+        if (kind == free_kind::on_stream) state = device_->describe(stream);
 
         const std::lock_guard lock(mutex_);
         const std::optional<block_id> found = heap_.live_block(p);
@@ -508,8 +493,6 @@ class caching_pool {
     const caching_options options_;
     heap_type heap_;
     caching::lane_marks<Device> marks_;
-    std::atomic<bool> default_known_{false};
-    std::atomic<std::uint64_t> default_id_{0};
 };
 
 template <device Device>
