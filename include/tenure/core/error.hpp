@@ -224,7 +224,37 @@ inline misuse_handler set_misuse_handler(misuse_handler handler) noexcept {
     return detail::current_misuse_handler.exchange(handler ? handler : &detail::print_misuse);
 }
 
+/// While it lives, misuse reported from this thread passes through `refine(m, context)` first, so that an owner can
+/// add what a part of it does not know (an arena its name). Scopes nest; the innermost refines first.
+class misuse_scope {
+  public:
+    using refiner = void (*)(misuse&, void* context) noexcept;
+
+    misuse_scope(refiner refine, void* context) noexcept : refine_(refine), context_(context), outer_(innermost()) {
+        innermost() = this;
+    }
+    ~misuse_scope() { innermost() = outer_; }
+    misuse_scope(const misuse_scope&) = delete;
+    misuse_scope& operator=(const misuse_scope&) = delete;
+
+    static void refine(misuse& m) noexcept {
+        for (misuse_scope* s = innermost(); s != nullptr; s = s->outer_) s->refine_(m, s->context_);
+    }
+
+  private:
+    static misuse_scope*& innermost() noexcept {
+        thread_local misuse_scope* scope = nullptr;
+        return scope;
+    }
+    refiner refine_;
+    void* context_;
+    misuse_scope* outer_;
+};
+
 /// Effects: hands `m` to the current handler.
-inline void report_misuse(const misuse& m) noexcept { detail::current_misuse_handler.load()(m); }
+inline void report_misuse(misuse m) noexcept {
+    misuse_scope::refine(m);
+    detail::current_misuse_handler.load()(m);
+}
 
 } // namespace tenure

@@ -8,6 +8,7 @@
 /// *domains*, the colours that a layout puts on its free blocks:
 ///
 ///     domain 0, settled     every stream may take it: the host has seen the work pass
+///     domain 1, lost        nobody may: what it waits for is not known (a driver call failed)
 ///     a lane per stream     open      freed on this stream, no event recorded since
 ///                           marked    freed before an event of this stream, up to four generations
 ///
@@ -27,7 +28,7 @@
 /// Capture: nothing is recorded on a capturing stream. What an allocation inside a capture may use is only `settled`.
 ///
 /// Invariants:
-///   1. A domain belongs to one lane at a time; domain 0 to none.
+///   1. A domain belongs to one lane at a time; domains 0 and 1 to none.
 ///   2. Everything in a marked generation was freed before its event was recorded.
 ///   3. A lane without free memory and without marks may be forgotten at any time.
 ///
@@ -56,6 +57,7 @@ class stream_order {
     using lane_id = std::uint32_t;
 
     static constexpr domain settled = 0;
+    static constexpr domain lost = 1;
     static constexpr lane_id no_lane = std::numeric_limits<lane_id>::max();
     static constexpr std::size_t max_generations = 4;
 
@@ -82,10 +84,10 @@ class stream_order {
             for (std::size_t g = 0; g < l.generations; ++g) events_->release(l.marked[g].event);
     }
 
-    /// Effects: finds or makes the lane of a stream. Returns: it, or `no_lane` when all 65 535 domains hold memory.
-    /// Throws: `std::bad_alloc`; then nothing has changed.
+    /// Effects: finds or makes the lane of a stream. Returns: it, or `no_lane` when all domains hold memory or host
+    /// memory is missing; memory freed on such a stream is `lost`.
     template <layout::layout Layout>
-    lane_id lane_of(std::uint64_t stream_id, const Layout& blocks) {
+    lane_id lane_of(std::uint64_t stream_id, const Layout& blocks) noexcept {
         if (last_ != no_lane && lanes_[last_].id == stream_id && lanes_[last_].in_use) return last_;
         if (const auto it = by_id_.find(stream_id); it != by_id_.end()) return last_ = it->second;
         if (by_id_.size() >= sweep_at_) sweep(blocks);
@@ -100,7 +102,7 @@ class stream_order {
             by_id_.emplace(stream_id, idle_lanes_.back());
         } catch (...) {
             free_domains_.push_back(open); // room is reserved with every domain taken
-            throw;
+            return no_lane;
         }
         const lane_id id = idle_lanes_.back();
         idle_lanes_.pop_back();
@@ -112,32 +114,34 @@ class stream_order {
     }
 
     /// Returns: where memory freed on this lane goes.
-    [[nodiscard]] domain open(lane_id id) const noexcept { return lanes_[id].open; }
+    [[nodiscard]] domain open(lane_id id) const noexcept { return id == no_lane ? lost : lanes_[id].open; }
 
     /// Returns: identity of the lane's stream.
     [[nodiscard]] std::uint64_t stream_id(lane_id id) const noexcept { return lanes_[id].id; }
 
-    /// Returns: where an allocation of this lane may take memory from.
+    /// Returns: where an allocation of this lane may take memory from; of `no_lane`: what every stream may take.
     [[nodiscard]] domain_list usable(lane_id id) const noexcept {
-        const lane& l = lanes_[id];
         domain_list list;
-        list.push(l.open);
-        for (std::size_t g = l.generations; g-- > 0;) list.push(l.marked[g].color);
+        if (id != no_lane) {
+            const lane& l = lanes_[id];
+            list.push(l.open);
+            for (std::size_t g = l.generations; g-- > 0;) list.push(l.marked[g].color);
+        }
         list.push(settled);
         return list;
     }
 
     /// To be called after `bytes` bytes were freed into `open(id)`.
     void freed(lane_id id, std::size_t bytes) noexcept {
-        lanes_[id].unmarked = saturating_add(lanes_[id].unmarked, bytes);
+        if (id != no_lane) lanes_[id].unmarked = saturating_add(lanes_[id].unmarked, bytes);
     }
 
     /// To be called at the end of a call that names `stream`, which is not capturing.
     /// Effects: records an event if enough has been freed since the last one, or somebody has asked.
     template <layout::layout Layout>
     void mark_if_due(lane_id id, stream_handle stream, Layout& blocks) noexcept {
+        if (id == no_lane || lanes_[id].unmarked == 0) return;
         lane& l = lanes_[id];
-        if (l.unmarked == 0) return;
         if (device_->permanent(stream)) l.permanent_handle = stream, l.permanent = true;
         if (l.wanted || (!l.permanent && l.unmarked >= mark_bytes_)) mark(l, stream, blocks);
     }
@@ -146,6 +150,7 @@ class stream_order {
     /// Returns: whether anything changed. `mark_if_due` afterwards restores the mark.
     template <layout::layout Layout>
     bool reopen(lane_id id, Layout& blocks) noexcept {
+        if (id == no_lane) return false;
         lane& l = lanes_[id];
         bool changed = false;
         while (l.generations > 0) {
@@ -237,12 +242,7 @@ class stream_order {
             l.unmarked = 0;
             return false;
         }
-        domain fresh = settled;
-        try {
-            fresh = take_domain();
-        } catch (...) {
-            return false;
-        }
+        const domain fresh = take_domain();
         if (fresh == settled) return false;
         const result<event_handle, status> event = events_->mark(stream);
         if (!event) {
@@ -286,19 +286,24 @@ class stream_order {
     }
 
     /// Returns: a domain that no free block has, or `settled` when there is none. Reserves the room to give it back.
-    domain take_domain() {
+    domain take_domain() noexcept {
         if (!free_domains_.empty()) {
             const domain d = free_domains_.back();
             free_domains_.pop_back();
             return d;
         }
         if (next_domain_ == std::numeric_limits<domain>::max()) return settled;
-        free_domains_.reserve(std::size_t{next_domain_} + 1);
+        try {
+            free_domains_.reserve(std::size_t{next_domain_} + 1);
+        } catch (...) {
+            return settled;
+        }
         return next_domain_++;
     }
 
+    /// Forgets lanes that hold nothing.
     template <layout::layout Layout>
-    void sweep(const Layout& blocks) {
+    void sweep(const Layout& blocks) noexcept {
         for (lane_id id = 0; id < lanes_.size(); ++id) {
             lane& l = lanes_[id];
             if (!l.in_use || l.generations != 0 || blocks.free_bytes(l.open) != 0) continue;
@@ -318,7 +323,7 @@ class stream_order {
     std::vector<domain> free_domains_;
     std::unordered_map<std::uint64_t, lane_id> by_id_;
     lane_id last_ = no_lane;
-    domain next_domain_ = 1;
+    domain next_domain_ = 2;
     std::size_t sweep_at_ = 64;
 };
 

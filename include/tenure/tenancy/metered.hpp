@@ -1,0 +1,189 @@
+#pragma once
+
+/// \file
+/// `metered<Device>`: a device whose memory somebody pays for. It stands between a policy and the real device and
+/// models the same concepts, so a policy does not know it is there.
+///
+///     policy --> metered --charge--> meter
+///                   |
+///                   +--take--> device
+///
+/// Invariants:
+///   1. Bytes taken from the device through it are charged before they are taken and refunded after they are given
+///      back: `held <= charged <= max` at every instant.
+///   2. Whatever fails, the charge of what was not taken goes back.
+///
+/// Driver pools grow by themselves, in steps of `pool_step()`. An allocation can make a pool grow by at most its size
+/// rounded up to a step, and never beyond the pool's own limit; that bound is charged before the call, and what the
+/// pool did not take is refunded after reading how much it holds. The pool's own limit is set to the largest multiple
+/// of the step that fits under `max` when the pool is made, so that a pool which is full to its limit can still serve
+/// from what it holds. Raising `max` later does not raise that limit; lowering it works at once.
+///
+/// Cost: one uncontended lock a call that takes memory; nothing on the others. Thread-safety: thread-safe.
+
+#include <tenure/core/bits.hpp>
+#include <tenure/device/device.hpp>
+#include <tenure/tenancy/meter.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <mutex>
+#include <vector>
+
+namespace tenure {
+
+template <device Device>
+class metered {
+  public:
+    metered(Device& upstream, meter& m) noexcept : device_(&upstream), meter_(&m) {}
+
+    metered(const metered&) = delete;
+    metered& operator=(const metered&) = delete;
+
+    // ---- memory: charged ----
+
+    result<void*, status> allocate(std::size_t bytes) noexcept {
+        result<meter::ticket, status> charge = meter_->reserve(taken_for(bytes));
+        if (!charge) return charge.error();
+        result<void*, status> p = device_->allocate(bytes);
+        if (p) charge->commit();
+        return p;
+    }
+
+    status deallocate(void* p, std::size_t bytes) noexcept {
+        const status s = device_->deallocate(p, bytes);
+        if (s == status::ok) meter_->refund(taken_for(bytes));
+        return s;
+    }
+
+    // ---- driver pools: charged by what they hold ----
+
+    [[nodiscard]] std::size_t pool_step() const noexcept
+        requires pool_device<Device>
+    {
+        return device_->pool_step();
+    }
+
+    result<pool_handle, status> create_pool(const pool_properties& wanted) noexcept
+        requires pool_device<Device>
+    {
+        pool_properties properties = wanted;
+        if (const std::size_t max = meter_->read().max; max != no_limit) {
+            // A limit of zero steps cannot be said to the driver (0 means none); such a pool is never asked.
+            const std::size_t fence = std::max(round_down(max, pool_step()), pool_step());
+            properties.max_bytes = properties.max_bytes == 0 ? fence : std::min(properties.max_bytes, fence);
+        }
+        const std::lock_guard lock(mutex_);
+        try {
+            pools_.reserve(pools_.size() + 1);
+        } catch (...) {
+            return status::failed;
+        }
+        result<pool_handle, status> pool = device_->create_pool(properties);
+        if (pool) pools_.push_back({*pool, 0, round_up(properties.max_bytes, pool_step())});
+        return pool;
+    }
+
+    status destroy_pool(pool_handle pool) noexcept
+        requires pool_device<Device>
+    {
+        const std::lock_guard lock(mutex_);
+        const status s = device_->destroy_pool(pool);
+        if (s != status::ok) return s;
+        meter_->refund(account_of(pool).held);
+        std::erase_if(pools_, [pool](const account& a) { return a.pool == pool; });
+        return s;
+    }
+
+    result<void*, status> allocate_from(pool_handle pool, std::size_t bytes, stream_handle stream) noexcept
+        requires pool_device<Device>
+    {
+        const std::lock_guard lock(mutex_);
+        account& a = account_of(pool);
+        std::size_t growth = round_up(bytes, pool_step());
+        if (a.fence != 0) growth = std::min(growth, a.fence - a.held);
+        result<meter::ticket, status> charge = meter_->reserve(growth);
+        if (!charge) return charge.error();
+        result<void*, status> p = device_->allocate_from(pool, bytes, stream);
+        const result<pool_memory, status> now = device_->memory_of(pool);
+        const std::size_t grown = now ? now->reserved - a.held : growth; // unknown: assume the most until it is known
+        a.held += grown;
+        charge->commit(grown);
+        // The pool's own limit stands for the tenant's.
+        if (!p && p.error() == status::out_of_memory && a.fence != 0 && a.held + growth >= a.fence)
+            return status::over_limit;
+        return p;
+    }
+
+    status deallocate_to(pool_handle pool, void* p, stream_handle stream) noexcept
+        requires pool_device<Device>
+    {
+        return device_->deallocate_to(pool, p, stream);
+    }
+
+    status trim_pool(pool_handle pool, std::size_t keep) noexcept
+        requires pool_device<Device>
+    {
+        const std::lock_guard lock(mutex_);
+        const status s = device_->trim_pool(pool, keep);
+        account& a = account_of(pool);
+        if (const result<pool_memory, status> now = device_->memory_of(pool); now && now->reserved < a.held) {
+            meter_->refund(a.held - now->reserved);
+            a.held = now->reserved;
+        }
+        return s;
+    }
+
+    result<pool_memory, status> memory_of(pool_handle pool) noexcept
+        requires pool_device<Device>
+    {
+        return device_->memory_of(pool);
+    }
+
+    // ---- everything else: passed on ----
+
+    [[nodiscard]] std::size_t allocation_granularity() const noexcept { return device_->allocation_granularity(); }
+    result<device_memory, status> memory() noexcept { return device_->memory(); }
+    result<stream_state, status> describe(stream_handle stream) noexcept { return device_->describe(stream); }
+    [[nodiscard]] bool permanent(stream_handle stream) const noexcept { return device_->permanent(stream); }
+    result<event_handle, status> create_event() noexcept { return device_->create_event(); }
+    status destroy_event(event_handle event) noexcept { return device_->destroy_event(event); }
+    status record(event_handle event, stream_handle stream) noexcept { return device_->record(event, stream); }
+    status query(event_handle event) noexcept { return device_->query(event); }
+    status synchronize(event_handle event) noexcept { return device_->synchronize(event); }
+    status synchronize(stream_handle stream) noexcept { return device_->synchronize(stream); }
+    status wait(stream_handle stream, event_handle event) noexcept { return device_->wait(stream, event); }
+
+    /// Says whose limit it was: the arena's if the meter refused, else the device's.
+    void explain(allocation_failure& failure) noexcept {
+        device_->explain(failure);
+        failure.arena = short_text(meter_->name());
+        if (failure.driver_status != status::over_limit) return;
+        const meter_reading now = meter_->read();
+        failure.cause = failure_cause::arena_limit;
+        failure.used = now.charged;
+        failure.max = now.max;
+    }
+
+  private:
+    struct account {
+        pool_handle pool;
+        std::size_t held;  ///< bytes charged for it
+        std::size_t fence; ///< the pool's own limit in bytes; 0: none
+    };
+
+    [[nodiscard]] std::size_t taken_for(std::size_t bytes) const noexcept {
+        return round_up(bytes, device_->allocation_granularity());
+    }
+
+    account& account_of(pool_handle pool) noexcept {
+        return *std::find_if(pools_.begin(), pools_.end(), [pool](const account& a) { return a.pool == pool; });
+    }
+
+    Device* device_;
+    meter* meter_;
+    std::mutex mutex_; ///< guards `pools_` and keeps the bytes a pool holds from changing between reads; taken before the meter's
+    std::vector<account> pools_;
+};
+
+} // namespace tenure
