@@ -21,7 +21,8 @@ TEMPLATE_TEST_CASE("a new pool holds nothing", "[contract][accounting]", TENURE_
     w.close();
 }
 
-TEMPLATE_TEST_CASE("requested, allocated and reserved are counted exactly", "[contract][accounting]", TENURE_POLICIES) {
+TEMPLATE_TEST_CASE("requested, allocated and reserved are counted exactly", "[contract][accounting]",
+                   TENURE_POLICIES) {
     policy_world<TestType> w;
     const stream_handle s = w.stream();
     struct request {
@@ -117,7 +118,8 @@ TEMPLATE_TEST_CASE("a trimmed pool serves again", "[contract][accounting]", TENU
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("owns is true of the starts of live blocks only", "[contract][accounting]", TENURE_POLICIES) {
+TEMPLATE_TEST_CASE("owns is true of the starts of live blocks only", "[contract][accounting]",
+                   TENURE_POLICIES) {
     policy_world<TestType> w;
     const stream_handle s = w.stream();
     void* const p = w.pool().allocate(s, 5000);
@@ -143,8 +145,9 @@ TEMPLATE_TEST_CASE("every live block is in the snapshot", "[contract][accounting
         bool found = false;
         for (const segment_snapshot& segment : picture.segments)
             for (const block_snapshot& block : segment.blocks)
-                found = found || (block.state == block_state::allocated && block.address <= begin &&
-                                  begin + b.bytes <= block.address + block.size && block.requested == b.bytes);
+                found =
+                    found || (block.state == block_state::allocated && block.address <= begin &&
+                              begin + b.bytes <= block.address + block.size && block.requested == b.bytes);
         CHECK(found);
     }
     w.free_all();

@@ -61,8 +61,8 @@ TEMPLATE_TEST_CASE("a capture survives all calls on other streams", "[contract][
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("an allocation on a capturing stream is the graph's own, or refused", "[contract][capture]",
-                   TENURE_POLICIES) {
+TEMPLATE_TEST_CASE("an allocation on a capturing stream is the graph's own, or refused",
+                   "[contract][capture]", TENURE_POLICIES) {
     policy_world<TestType> w;
     const stream_handle captured = w.stream();
     const stream_handle other = w.stream();
@@ -130,8 +130,9 @@ TEMPLATE_TEST_CASE("a block freed on a capturing stream is handed to nobody duri
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("a block that a capture uses and another stream frees is handed to nobody during the capture",
-                   "[contract][capture]", TENURE_POLICIES) {
+TEMPLATE_TEST_CASE(
+    "a block that a capture uses and another stream frees is handed to nobody during the capture",
+    "[contract][capture]", TENURE_POLICIES) {
     policy_world<TestType> w;
     const stream_handle captured = w.stream();
     const stream_handle home = w.stream();

@@ -8,8 +8,8 @@
 using namespace tenure;
 using namespace tenure::test;
 
-TEMPLATE_TEST_CASE("a pool destroyed with live blocks says so and gives everything back", "[contract][destruction]",
-                   TENURE_POLICIES) {
+TEMPLATE_TEST_CASE("a pool destroyed with live blocks says so and gives everything back",
+                   "[contract][destruction]", TENURE_POLICIES) {
     policy_world<TestType> w;
     misuse_log log;
     const stream_handle s = w.stream();
@@ -26,7 +26,8 @@ TEMPLATE_TEST_CASE("a pool destroyed with live blocks says so and gives everythi
     w.destroy(gone);
     w.device.advance(long_time);
     const auto blocks = w.pool().live();
-    for (const auto& b : blocks) w.device.block_freed_sync(b.pointer); // the work is over, which is all that is asked
+    for (const auto& b : blocks)
+        w.device.block_freed_sync(b.pointer); // the work is over, which is all that is asked
     w.close();
     const auto reported = log.take();
     REQUIRE(reported.size() == 1);

@@ -14,7 +14,9 @@ using namespace tenure::test;
 
 namespace {
 
-void* shifted(void* p, std::size_t bytes) { return to_pointer(to_address(p) + bytes); }
+void* shifted(void* p, std::size_t bytes) {
+    return to_pointer(to_address(p) + bytes);
+}
 
 /// Checks that every way to free `p` reports `kind` and changes nothing.
 template <class World>
@@ -104,7 +106,8 @@ TEMPLATE_TEST_CASE("an interior pointer is reported", "[contract][misuse]", TENU
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("a free with another size is reported with the right one", "[contract][misuse]", TENURE_POLICIES) {
+TEMPLATE_TEST_CASE("a free with another size is reported with the right one", "[contract][misuse]",
+                   TENURE_POLICIES) {
     policy_world<TestType> w;
     const stream_handle s = w.stream();
     void* const p = w.pool().allocate(s, 1000);
@@ -118,7 +121,8 @@ TEMPLATE_TEST_CASE("a free with another size is reported with the right one", "[
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("a stale free does not free the new owner of the address", "[contract][misuse]", TENURE_POLICIES) {
+TEMPLATE_TEST_CASE("a stale free does not free the new owner of the address", "[contract][misuse]",
+                   TENURE_POLICIES) {
     policy_world<TestType> w;
     const stream_handle s = w.stream();
     void* const p = w.pool().allocate(s, 4096);

@@ -15,7 +15,9 @@ using namespace tenure::test;
 
 namespace {
 
-inline sim::device_options device_of(std::size_t capacity) { return {.capacity = capacity, .cost = sim::costs::zero()}; }
+inline sim::device_options device_of(std::size_t capacity) {
+    return {.capacity = capacity, .cost = sim::costs::zero()};
+}
 
 /// The live blocks that a snapshot shows: address to size.
 inline std::map<std::uint64_t, std::size_t> live_blocks(const memory_snapshot& picture) {
@@ -84,7 +86,8 @@ TEMPLATE_TEST_CASE("a failing allocation changes nothing", "[contract][oom]", TE
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("a full device gives memory again as soon as some is freed", "[contract][oom]", TENURE_POLICIES) {
+TEMPLATE_TEST_CASE("a full device gives memory again as soon as some is freed", "[contract][oom]",
+                   TENURE_POLICIES) {
     policy_world<TestType> w(device_of(512_MiB));
     const stream_handle s = w.stream();
     std::vector<void*> blocks;
@@ -105,8 +108,10 @@ TEMPLATE_TEST_CASE("a full device gives memory again as soon as some is freed", 
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("cached memory of other sizes does not stand in the way", "[contract][oom]", TENURE_POLICIES) {
-    // Scenario 6: cap 80, 60 MiB freed, then 70 MiB. (The device here is a little larger, for rounding to segments.)
+TEMPLATE_TEST_CASE("cached memory of other sizes does not stand in the way", "[contract][oom]",
+                   TENURE_POLICIES) {
+    // Scenario 6: cap 80, 60 MiB freed, then 70 MiB. (The device here is a little larger, for rounding to
+    // segments.)
     policy_world<TestType> w(device_of(128_MiB));
     const stream_handle s = w.stream();
     void* const a = w.pool().allocate(s, 60_MiB);
@@ -118,8 +123,8 @@ TEMPLATE_TEST_CASE("cached memory of other sizes does not stand in the way", "[c
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("sizes that change from round to round do not grow the pool without bound", "[contract][oom]",
-                   TENURE_POLICIES) {
+TEMPLATE_TEST_CASE("sizes that change from round to round do not grow the pool without bound",
+                   "[contract][oom]", TENURE_POLICIES) {
     // Scenario 25: sizes 1..700 with interleaved lifetimes on a device a few times as large as what lives.
     policy_world<TestType> w(device_of(1_GiB));
     const stream_handle s = w.stream();
@@ -141,7 +146,8 @@ TEMPLATE_TEST_CASE("sizes that change from round to round do not grow the pool w
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("a failure names the largest free block and what is pending", "[contract][oom]", TENURE_POLICIES) {
+TEMPLATE_TEST_CASE("a failure names the largest free block and what is pending", "[contract][oom]",
+                   TENURE_POLICIES) {
     policy_world<TestType> w(device_of(256_MiB));
     const stream_handle s = w.stream();
     const stream_handle busy = w.stream();

@@ -43,12 +43,14 @@ TEMPLATE_TEST_CASE("freeing null does nothing", "[contract][sizes]", TENURE_POLI
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("every size is served, from one byte to more than 4 GiB", "[contract][sizes]", TENURE_POLICIES) {
+TEMPLATE_TEST_CASE("every size is served, from one byte to more than 4 GiB", "[contract][sizes]",
+                   TENURE_POLICIES) {
     policy_world<TestType> w;
     const stream_handle s = w.stream();
     std::vector<std::size_t> sizes;
     for (unsigned power = 0; power <= 32; ++power)
-        for (const std::size_t n : {(std::size_t{1} << power) - 1, std::size_t{1} << power, (std::size_t{1} << power) + 1})
+        for (const std::size_t n :
+             {(std::size_t{1} << power) - 1, std::size_t{1} << power, (std::size_t{1} << power) + 1})
             if (n != 0) sizes.push_back(n);
     sizes.push_back(9_GiB + 12345);
     for (const std::size_t n : sizes) {
@@ -80,7 +82,8 @@ TEMPLATE_TEST_CASE("a block smaller and one larger than 4 GiB live side by side"
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("every alignment is honoured, from one byte to 1 GiB", "[contract][sizes]", TENURE_POLICIES) {
+TEMPLATE_TEST_CASE("every alignment is honoured, from one byte to 1 GiB", "[contract][sizes]",
+                   TENURE_POLICIES) {
     policy_world<TestType> w;
     const stream_handle s = w.stream();
     struct request {
@@ -129,8 +132,9 @@ TEMPLATE_TEST_CASE("an alignment that is no power of two, or too large, is refus
     const stream_handle s = w.stream();
     void* const kept = w.pool().allocate(s, 1000);
     const usage_counters before = w.pool().usage();
-    for (const std::size_t a : {std::size_t{0}, std::size_t{3}, std::size_t{255}, std::size_t{257}, std::size_t{384},
-                                max_alignment + 1, 2 * max_alignment, std::size_t{1} << 63, no_limit}) {
+    for (const std::size_t a :
+         {std::size_t{0}, std::size_t{3}, std::size_t{255}, std::size_t{257}, std::size_t{384},
+          max_alignment + 1, 2 * max_alignment, std::size_t{1} << 63, no_limit}) {
         CAPTURE(a);
         const allocate_result r = w.pool().try_allocate(s, 64, a);
         REQUIRE_FALSE(r);
@@ -153,9 +157,9 @@ TEMPLATE_TEST_CASE("sizes that overflow when rounded are refused, never wrapped"
     const stream_handle s = w.stream();
     void* const kept = w.pool().allocate(s, 1000);
     const std::size_t top = std::numeric_limits<std::size_t>::max();
-    for (const std::size_t n : {top, top - 1, top - 254, top - 255, top - 256, top - 511, top - 512, top - 2_MiB,
-                                top - 32_MiB + 1, top / 2 + 1, top / 2, std::size_t{1} << 62, max_block_bytes + 1,
-                                max_block_bytes, max_block_bytes - 1}) {
+    for (const std::size_t n : {top, top - 1, top - 254, top - 255, top - 256, top - 511, top - 512,
+                                top - 2_MiB, top - 32_MiB + 1, top / 2 + 1, top / 2, std::size_t{1} << 62,
+                                max_block_bytes + 1, max_block_bytes, max_block_bytes - 1}) {
         for (const std::size_t a : {std::size_t{1}, default_alignment, 2_MiB, max_alignment}) {
             CAPTURE(n, a);
             const usage_counters before = w.pool().usage();
@@ -186,12 +190,15 @@ TEMPLATE_TEST_CASE("live blocks never overlap", "[contract][sizes]", TENURE_POLI
     };
     std::vector<request> live;
     for (int round = 0; round < 4; ++round) {
-        for (std::size_t n : {1_B, 511_B, 512_B, 513_B, 4_KiB, 65537_B, 1_MiB, 1_MiB + 1, 2_MiB, 3_MiB, 21_MiB, 40_MiB})
+        for (std::size_t n :
+             {1_B, 511_B, 512_B, 513_B, 4_KiB, 65537_B, 1_MiB, 1_MiB + 1, 2_MiB, 3_MiB, 21_MiB, 40_MiB})
             for (int i = 0; i < 4; ++i) live.push_back({n, w.pool().allocate(s, n)});
         std::vector<request> kept;
         for (std::size_t i = 0; i < live.size(); ++i) {
-            if (i % 3 == 0) kept.push_back(live[i]);
-            else w.pool().deallocate(s, live[i].p, live[i].n);
+            if (i % 3 == 0)
+                kept.push_back(live[i]);
+            else
+                w.pool().deallocate(s, live[i].p, live[i].n);
         }
         live = kept;
         CHECK(w.pool().validate());

@@ -1,7 +1,7 @@
 /// Contract: when freed memory serves again, and whom.
 ///
-/// Whether a reuse was safe is judged by the device's overlap check, in stream order; the tests build the situations in
-/// which a wrong policy would be caught.
+/// Whether a reuse was safe is judged by the device's overlap check, in stream order; the tests build the
+/// situations in which a wrong policy would be caught.
 
 #include <tenure/core/bits.hpp>
 
@@ -18,7 +18,9 @@ namespace {
 
 /// A device so small that a second block of `big` needs the memory of the first.
 inline constexpr std::size_t big = 40_MiB;
-inline sim::device_options small_device() { return {.capacity = 64_MiB, .cost = sim::costs::zero()}; }
+inline sim::device_options small_device() {
+    return {.capacity = 64_MiB, .cost = sim::costs::zero()};
+}
 
 bool overlap(const void* p, const void* q, std::size_t n) {
     const std::uint64_t a = to_address(p);
@@ -137,8 +139,8 @@ TEMPLATE_TEST_CASE("many streams share what each of them has freed", "[contract]
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("a recorded use holds a block back until that stream's work has passed", "[contract][streams]",
-                   TENURE_POLICIES) {
+TEMPLATE_TEST_CASE("a recorded use holds a block back until that stream's work has passed",
+                   "[contract][streams]", TENURE_POLICIES) {
     policy_world<TestType> w(small_device());
     const stream_handle home = w.stream();
     const stream_handle user = w.stream();
@@ -148,7 +150,8 @@ TEMPLATE_TEST_CASE("a recorded use holds a block back until that stream's work h
     w.pool().use(p, user, microseconds{5});
     w.pool().deallocate(home, p, big);
 
-    // Whoever gets the memory now, on whatever stream, must come after the work of `user`; the check sees to that.
+    // Whoever gets the memory now, on whatever stream, must come after the work of `user`; the check sees to
+    // that.
     for (const stream_handle s : {home, third, user}) {
         const allocate_result r = w.pool().try_allocate(s, big);
         if (!r) continue;
@@ -170,7 +173,8 @@ TEMPLATE_TEST_CASE("a recorded use protects work that is enqueued until the free
     const stream_handle user = w.stream();
     void* const p = w.pool().allocate(home, big);
     w.pool().record_use(p, user);
-    for (int i = 0; i < 3; ++i) w.pool().use_own(p, user, milliseconds{10}); // after record_use, before the free
+    for (int i = 0; i < 3; ++i)
+        w.pool().use_own(p, user, milliseconds{10}); // after record_use, before the free
     w.pool().deallocate(home, p, big);
     const allocate_result r = w.pool().try_allocate(home, big);
     if (r) {
@@ -180,7 +184,8 @@ TEMPLATE_TEST_CASE("a recorded use protects work that is enqueued until the free
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("a block used by many streams waits for all of them", "[contract][streams]", TENURE_POLICIES) {
+TEMPLATE_TEST_CASE("a block used by many streams waits for all of them", "[contract][streams]",
+                   TENURE_POLICIES) {
     policy_world<TestType> w;
     const stream_handle home = w.stream();
     std::vector<stream_handle> users;
@@ -247,7 +252,8 @@ TEMPLATE_TEST_CASE("a block may be freed on another stream than it was allocated
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("the stream of the allocation may be recorded as a user", "[contract][streams]", TENURE_POLICIES) {
+TEMPLATE_TEST_CASE("the stream of the allocation may be recorded as a user", "[contract][streams]",
+                   TENURE_POLICIES) {
     policy_world<TestType> w;
     const stream_handle first = w.stream();
     const stream_handle second = w.stream();
@@ -263,7 +269,8 @@ TEMPLATE_TEST_CASE("the stream of the allocation may be recorded as a user", "[c
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("the handle of a destroyed stream inherits nothing", "[contract][streams]", TENURE_POLICIES) {
+TEMPLATE_TEST_CASE("the handle of a destroyed stream inherits nothing", "[contract][streams]",
+                   TENURE_POLICIES) {
     policy_world<TestType> w(small_device());
     for (int round = 0; round < 5; ++round) {
         const stream_handle s = w.stream();
@@ -274,7 +281,8 @@ TEMPLATE_TEST_CASE("the handle of a destroyed stream inherits nothing", "[contra
         w.destroy(s); // its work goes on
         const stream_handle same = w.stream();
         REQUIRE(same == s);
-        const allocate_result early = w.pool().try_allocate(same, big); // must not be what the dead stream still uses
+        const allocate_result early =
+            w.pool().try_allocate(same, big); // must not be what the dead stream still uses
         if (early) {
             w.pool().use_own(*early, same, microseconds{1});
             w.pool().deallocate(same, *early, big);
@@ -286,7 +294,8 @@ TEMPLATE_TEST_CASE("the handle of a destroyed stream inherits nothing", "[contra
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("blocks outlive the stream they were allocated on", "[contract][streams]", TENURE_POLICIES) {
+TEMPLATE_TEST_CASE("blocks outlive the stream they were allocated on", "[contract][streams]",
+                   TENURE_POLICIES) {
     policy_world<TestType> w;
     const stream_handle old = w.stream();
     std::vector<void*> blocks;
@@ -310,7 +319,8 @@ TEMPLATE_TEST_CASE("blocks outlive the stream they were allocated on", "[contrac
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("a thousand short-lived streams leave nothing behind", "[contract][streams]", TENURE_POLICIES) {
+TEMPLATE_TEST_CASE("a thousand short-lived streams leave nothing behind", "[contract][streams]",
+                   TENURE_POLICIES) {
     policy_world<TestType> w;
     for (int i = 0; i < 1000; ++i) {
         const stream_handle s = w.stream();
@@ -334,7 +344,8 @@ TEMPLATE_TEST_CASE("allocate_sync gives a block that every stream may use at onc
     std::vector<stream_handle> streams;
     for (int i = 0; i < 4; ++i) streams.push_back(w.stream());
     for (int round = 0; round < 8; ++round) {
-        // Free memory of every kind lies about: in order with one stream only, behind running work, behind uses.
+        // Free memory of every kind lies about: in order with one stream only, behind running work, behind
+        // uses.
         for (const stream_handle s : streams) {
             void* const p = w.pool().allocate(s, 3_MiB);
             w.pool().use_own(p, s, milliseconds{5});

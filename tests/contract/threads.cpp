@@ -1,7 +1,7 @@
 /// Contract: everything is thread-safe. Run under ThreadSanitizer too.
 ///
-/// Each test exists twice: watched, where the overlap check judges what threads do to each other's memory, and bare,
-/// where no lock of the watcher's own brings an order between threads that the policy might lack.
+/// Each test exists twice: watched, where the overlap check judges what threads do to each other's memory,
+/// and bare, where no lock of the watcher's own brings an order between threads that the policy might lack.
 
 #include <tenure/core/bits.hpp>
 
@@ -57,8 +57,8 @@ struct exchange {
 
 /// What every thread does: own stream and a shared one, frees of blocks that other threads allocated.
 template <class Resource>
-void hammer(Resource& r, sim::device& device, const std::vector<stream_handle>& own, stream_handle shared, int rounds,
-            std::atomic<std::uint64_t>& wrong) {
+void hammer(Resource& r, sim::device& device, const std::vector<stream_handle>& own, stream_handle shared,
+            int rounds, std::atomic<std::uint64_t>& wrong) {
     exchange post;
     on_threads([&](unsigned t) {
         std::mt19937_64 rng(seed() + t);
@@ -74,8 +74,10 @@ void hammer(Resource& r, sim::device& device, const std::vector<stream_handle>& 
             }
             device.launch(s, microseconds{5});
             const exchange::parcel b{*got, n, s};
-            if (chance(rng, 30)) post.put(b);
-            else mine.push_back(b);
+            if (chance(rng, 30))
+                post.put(b);
+            else
+                mine.push_back(b);
             if (chance(rng, 10)) r.record_use(b.p, b.s);
             exchange::parcel other{};
             if (chance(rng, 50) && post.take(other)) {
@@ -91,7 +93,8 @@ void hammer(Resource& r, sim::device& device, const std::vector<stream_handle>& 
             if (chance(rng, 2)) (void)r.trim(below(rng, 64_MiB));
             if (chance(rng, 5)) {
                 const usage_counters u = r.usage();
-                if (u.requested.current > u.allocated.current || u.allocated.current > u.reserved.current) ++wrong;
+                if (u.requested.current > u.allocated.current || u.allocated.current > u.reserved.current)
+                    ++wrong;
             }
             if (chance(rng, 1) && !r.validate()) ++wrong;
             if (chance(rng, 1)) (void)r.snapshot();
@@ -105,7 +108,8 @@ void hammer(Resource& r, sim::device& device, const std::vector<stream_handle>& 
 
 } // namespace
 
-TEMPLATE_TEST_CASE("eight threads with own and shared streams, watched", "[contract][threads]", TENURE_POLICIES) {
+TEMPLATE_TEST_CASE("eight threads with own and shared streams, watched", "[contract][threads]",
+                   TENURE_POLICIES) {
     CAPTURE(seed());
     policy_world<TestType> w;
     std::vector<stream_handle> own;
@@ -119,7 +123,8 @@ TEMPLATE_TEST_CASE("eight threads with own and shared streams, watched", "[contr
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("eight threads with own and shared streams, bare", "[contract][threads]", TENURE_POLICIES) {
+TEMPLATE_TEST_CASE("eight threads with own and shared streams, bare", "[contract][threads]",
+                   TENURE_POLICIES) {
     CAPTURE(seed());
     policy_world<TestType> w;
     std::vector<stream_handle> own;
@@ -133,7 +138,8 @@ TEMPLATE_TEST_CASE("eight threads with own and shared streams, bare", "[contract
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("of many threads that free one block, one succeeds", "[contract][threads]", TENURE_POLICIES) {
+TEMPLATE_TEST_CASE("of many threads that free one block, one succeeds", "[contract][threads]",
+                   TENURE_POLICIES) {
     policy_world<TestType> w;
     const stream_handle s = w.stream();
     for (int round = 0; round < 20; ++round) {
@@ -147,7 +153,8 @@ TEMPLATE_TEST_CASE("of many threads that free one block, one succeeds", "[contra
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("threads that race for a nearly full device fail cleanly", "[contract][threads]", TENURE_POLICIES) {
+TEMPLATE_TEST_CASE("threads that race for a nearly full device fail cleanly", "[contract][threads]",
+                   TENURE_POLICIES) {
     CAPTURE(seed());
     policy_world<TestType> w({.capacity = 512_MiB, .cost = sim::costs::zero()});
     std::vector<stream_handle> own;

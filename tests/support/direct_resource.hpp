@@ -1,13 +1,13 @@
 #pragma once
 
 /// \file
-/// `direct_resource`: the simplest model of `tenure::resource`: every block is an allocation of the device, and every
-/// free gives it back. It shows that the contract asks for nothing that needs a pool, and is what pools are measured
-/// against.
+/// `direct_resource`: the simplest model of `tenure::resource`: every block is an allocation of the device,
+/// and every free gives it back. It shows that the contract asks for nothing that needs a pool, and is what
+/// pools are measured against.
 ///
-/// The device waits for all its work when memory goes back to it, so no order between streams is left to keep. A free
-/// that the device refuses (work that never ends, a capture) is kept and tried again by later calls.
-/// Thread-safety: thread-safe.
+/// The device waits for all its work when memory goes back to it, so no order between streams is left to
+/// keep. A free that the device refuses (work that never ends, a capture) is kept and tried again by later
+/// calls. Thread-safety: thread-safe.
 
 #include <tenure/core.hpp>
 #include <tenure/device/device.hpp>
@@ -94,15 +94,20 @@ class direct_resource {
         return to_pointer(address);
     }
 
-    void* allocate_sync(std::size_t n, std::size_t a = default_alignment) { return allocate(default_stream, n, a); }
+    void* allocate_sync(std::size_t n, std::size_t a = default_alignment) {
+        return allocate(default_stream, n, a);
+    }
 
-    deallocate_result try_deallocate(stream_handle, void* p, std::size_t n, std::size_t = default_alignment) noexcept {
+    deallocate_result try_deallocate(stream_handle, void* p, std::size_t n,
+                                     std::size_t = default_alignment) noexcept {
         return take_back(p, n);
     }
     void deallocate(stream_handle, void* p, std::size_t n, std::size_t = default_alignment) noexcept {
         report(take_back(p, n));
     }
-    void deallocate_sync(void* p, std::size_t n, std::size_t = default_alignment) noexcept { report(take_back(p, n)); }
+    void deallocate_sync(void* p, std::size_t n, std::size_t = default_alignment) noexcept {
+        report(take_back(p, n));
+    }
     void release(void* p) noexcept { report(take_back(p, no_limit)); }
     void record_use(void*, stream_handle) noexcept {} // giving memory back waits for every stream
 
@@ -139,7 +144,8 @@ class direct_resource {
 
     [[nodiscard]] bool validate() const noexcept {
         const std::lock_guard lock(mutex_);
-        return usage_.blocks.current == live_.size() && usage_.segments.current == live_.size() + refused_.size() &&
+        return usage_.blocks.current == live_.size() &&
+               usage_.segments.current == live_.size() + refused_.size() &&
                usage_.allocated.current == usage_.reserved.current;
     }
 
@@ -173,8 +179,10 @@ class direct_resource {
             return m;
         }
         if (n != no_limit && n != it->second.requested)
-            return misuse{
-                .kind = misuse_kind::size_mismatch, .pointer = p, .bytes = n, .expected = it->second.requested};
+            return misuse{.kind = misuse_kind::size_mismatch,
+                          .pointer = p,
+                          .bytes = n,
+                          .expected = it->second.requested};
         usage_.requested.subtract(it->second.requested);
         usage_.blocks.subtract(1);
         usage_.pending += it->second.bytes;

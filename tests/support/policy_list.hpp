@@ -5,9 +5,10 @@
 ///
 ///     TEMPLATE_TEST_CASE("...", "[contract]", TENURE_POLICIES) { ... TestType::policy<sim::device> ... }
 ///
-/// To add a policy: a struct with its name, its template and its options for tests, and its name in the list. Where
-/// a policy legitimately differs from the others it says so with a reason, `.x = because("...")`; the suite then
-/// checks the difference instead of the rule, and shows the reason when that fails. Nothing is skipped silently.
+/// To add a policy: a struct with its name, its template and its options for tests, and its name in the list.
+/// Where a policy legitimately differs from the others it says so with a reason, `.x = because("...")`; the
+/// suite then checks the difference instead of the rule, and shows the reason when that fails. Nothing is
+/// skipped silently.
 
 #include <tenure/device/sim_device.hpp>
 #include <tenure/policy/async_pool.hpp>
@@ -22,23 +23,25 @@ struct deviation {
     const char* reason = nullptr;
     explicit constexpr operator bool() const noexcept { return reason != nullptr; }
 };
-constexpr deviation because(const char* reason) { return {reason}; }
+constexpr deviation because(const char* reason) {
+    return {reason};
+}
 
 struct policy_traits {
     /// Freed memory is not kept: a free on a stream is a device call, and the next allocation another.
-    deviation keeps_nothing;
+    deviation keeps_nothing{};
     /// An allocation on a capturing stream is refused, cause `capture`.
-    deviation refuses_in_capture;
+    deviation refuses_in_capture{};
     /// `snapshot` shows only the blocks, not the free memory beside them.
-    deviation shows_only_blocks;
+    deviation shows_only_blocks{};
     /// `largest_free` of a failure is 0.
-    deviation does_not_know_largest_free;
+    deviation does_not_know_largest_free{};
     /// A failure that frees pending on other streams would avert is not named `stream_pending`.
-    deviation does_not_know_pending;
+    deviation does_not_know_pending{};
     /// Freed memory that other streams' work still delays is not counted in `usage().pending`.
-    deviation leaves_pending_to_driver;
+    deviation leaves_pending_to_driver{};
     /// `release` asks the stream of the allocation, so that stream must exist.
-    deviation release_needs_stream;
+    deviation release_needs_stream{};
 };
 
 /// Every block a device allocation: the contract without a pool.

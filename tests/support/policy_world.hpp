@@ -1,7 +1,8 @@
 #pragma once
 
 /// \file
-/// `policy_world<Subject>`: a simulated device, a policy of the list on it, watched by `checked_resource`, and streams.
+/// `policy_world<Subject>`: a simulated device, a policy of the list on it, watched by `checked_resource`,
+/// and streams.
 ///
 ///     policy_world<TestType> w;
 ///     const stream_handle s = w.stream();
@@ -74,8 +75,8 @@ class policy_world {
         device.destroy_stream(s);
     }
 
-    /// Effects: a call that names the stream, for a policy that waits for one to record an event or to go on with a
-    /// deferred free.
+    /// Effects: a call that names the stream, for a policy that waits for one to record an event or to go on
+    /// with a deferred free.
     void name(stream_handle s) {
         if (const allocate_result r = checked_->try_allocate(s, 1)) checked_->deallocate(s, *r, 1);
     }
@@ -100,7 +101,8 @@ class policy_world {
         for (const auto& b : checked_->live()) checked_->deallocate_sync(b.pointer, b.bytes, b.alignment);
     }
 
-    /// Effects: drains and trims. Checks: every counter is back at 0, the device has everything, nothing was unsafe.
+    /// Effects: drains and trims. Checks: every counter is back at 0, the device has everything, nothing was
+    /// unsafe.
     void finish() {
         CHECK(checked_->live().empty());
         drain();
@@ -145,7 +147,8 @@ class policy_world {
 };
 
 /// Returns: "" when the snapshot tiles its segments and its sums equal the counters, else what is wrong.
-inline std::string disagreement(const memory_snapshot& picture, const usage_counters& u, const policy_traits& traits) {
+inline std::string disagreement(const memory_snapshot& picture, const usage_counters& u,
+                                const policy_traits& traits) {
     std::size_t reserved = 0;
     std::size_t allocated = 0;
     std::size_t requested = 0;
