@@ -54,54 +54,49 @@ class pending_uses {
 
     ~pending_uses() {
         for (queue& q : queues_)
-            for (index i = q.head; i != none; i = nodes_[i].next_in_queue) events_->release(nodes_[i].event);
+            for (node_index i = q.head; i != no_node; i = nodes_[i].next_in_queue) events_->release(nodes_[i].event);
     }
 
     /// Effects: remembers that `stream` (with identity `id`) uses the live block; the second time does nothing.
     /// Throws: `std::bad_alloc`; then nothing has changed.
     void add(block_id block, stream_handle stream, std::uint64_t id) {
         if (block >= blocks_.size()) blocks_.resize(std::size_t{block} + 1);
-        for (index i = blocks_[block].uses; i != none; i = nodes_[i].next_of_block)
+        for (node_index i = blocks_[block].uses; i != no_node; i = nodes_[i].next_of_block)
             if (queues_[nodes_[i].queue].id == id) return;
-        const index q = queue_of(stream, id);
-        index use = none;
-        try {
-            use = nodes_.create();
-        } catch (...) {
-            drop(q);
-            throw;
-        }
-        nodes_[use] = {block, q, none, blocks_[block].uses, nullptr};
+        nodes_.reserve_free(1);
+        const node_index q = queue_of(stream, id);
+        const node_index use = nodes_.acquire();
+        nodes_[use] = {block, q, no_node, blocks_[block].uses, nullptr};
         blocks_[block].uses = use;
     }
 
     /// Returns: whether the live block is used by other streams.
     [[nodiscard]] bool any(block_id block) const noexcept {
-        return block < blocks_.size() && blocks_[block].uses != none;
+        return block < blocks_.size() && blocks_[block].uses != no_node;
     }
 
     /// Effects: forgets the uses of a live block.
     void forget(block_id block) noexcept {
         if (!any(block)) return;
-        for (index i = blocks_[block].uses; i != none;) {
-            const index next = nodes_[i].next_of_block;
+        for (node_index i = blocks_[block].uses; i != no_node;) {
+            const node_index next = nodes_[i].next_of_block;
             drop(nodes_[i].queue);
-            nodes_.destroy(i);
+            nodes_.release(i);
             i = next;
         }
-        blocks_[block].uses = none;
+        blocks_[block].uses = no_node;
     }
 
     /// Requires: `any(block)`. Effects: marks the work of every stream that uses the block.
     free_outcome begin_free(block_id block) noexcept {
         free_outcome outcome;
-        index i = blocks_[block].uses;
-        blocks_[block].uses = none;
-        while (i != none) {
-            const index next = nodes_[i].next_of_block;
+        node_index i = blocks_[block].uses;
+        blocks_[block].uses = no_node;
+        while (i != no_node) {
+            const node_index next = nodes_[i].next_of_block;
             if (!enqueue(block, i, outcome)) {
                 drop(nodes_[i].queue);
-                nodes_.destroy(i);
+                nodes_.release(i);
             }
             i = next;
         }
@@ -132,59 +127,56 @@ class pending_uses {
     [[nodiscard]] std::size_t pending() const noexcept { return pending_; }
 
   private:
-    using index = std::uint32_t;
-    static constexpr index none = node_table<int>::none;
-
     struct node {
         block_id block = 0;
-        index queue = none;
-        index next_in_queue = none;
-        index next_of_block = none; ///< before the free
+        node_index queue = no_node;
+        node_index next_in_queue = no_node;
+        node_index next_of_block = no_node; ///< before the free
         event_handle event = nullptr;
     };
     struct queue {
         std::uint64_t id = 0;
         stream_handle stream = nullptr;
-        index head = none;
-        index tail = none;
+        node_index head = no_node;
+        node_index tail = no_node;
         std::uint32_t references = 0; ///< uses of live blocks and queued events
     };
     struct block {
-        index uses = none;
+        node_index uses = no_node;
         std::uint32_t waiting = 0;
         std::uint64_t capture = 0;
         bool lost = false;
     };
 
     /// Finds or makes the queue of a stream and takes a reference to it.
-    index queue_of(stream_handle stream, std::uint64_t id) {
+    node_index queue_of(stream_handle stream, std::uint64_t id) {
         if (const auto it = by_id_.find(id); it != by_id_.end()) {
             ++queues_[it->second].references;
             return it->second;
         }
-        index q = none;
+        node_index q = no_node;
         if (!idle_queues_.empty()) {
             q = idle_queues_.back();
         } else {
             idle_queues_.reserve(queues_.size() + 1);
-            q = static_cast<index>(queues_.size());
+            q = static_cast<node_index>(queues_.size());
             queues_.emplace_back();
             idle_queues_.push_back(q);
         }
         by_id_.emplace(id, q);
         idle_queues_.pop_back();
-        queues_[q] = {id, stream, none, none, 1};
+        queues_[q] = {id, stream, no_node, no_node, 1};
         return q;
     }
 
-    void drop(index q) noexcept {
+    void drop(node_index q) noexcept {
         if (--queues_[q].references != 0) return;
         by_id_.erase(queues_[q].id);
         idle_queues_.push_back(q); // room was reserved when the queue was made
     }
 
     /// Returns: whether the node now waits in its queue (else the stream needs no waiting for, or cannot be).
-    bool enqueue(block_id block, index i, free_outcome& outcome) noexcept {
+    bool enqueue(block_id block, node_index i, free_outcome& outcome) noexcept {
         queue& q = queues_[nodes_[i].queue];
         const result<stream_state, status> state = device_->describe(q.stream);
         if (!state || state->id != q.id) { // unknown, or destroyed and its handle given to another stream
@@ -201,8 +193,8 @@ class pending_uses {
             return false;
         }
         nodes_[i].event = *event;
-        nodes_[i].next_in_queue = none;
-        (q.head == none ? q.head : nodes_[q.tail].next_in_queue) = i;
+        nodes_[i].next_in_queue = no_node;
+        (q.head == no_node ? q.head : nodes_[q.tail].next_in_queue) = i;
         q.tail = i;
         ++blocks_[block].waiting;
         return true;
@@ -212,14 +204,14 @@ class pending_uses {
     bool visit(F& completed, Passed passed) {
         if (pending_ == 0) return false;
         bool any_completed = false;
-        for (index qi = 0; qi < queues_.size(); ++qi) {
-            while (queues_[qi].head != none && passed(nodes_[queues_[qi].head].event)) {
+        for (node_index qi = 0; qi < queues_.size(); ++qi) {
+            while (queues_[qi].head != no_node && passed(nodes_[queues_[qi].head].event)) {
                 queue& q = queues_[qi];
-                const index i = q.head;
+                const node_index i = q.head;
                 const block_id id = nodes_[i].block;
                 q.head = nodes_[i].next_in_queue;
                 events_->release(nodes_[i].event);
-                nodes_.destroy(i);
+                nodes_.release(i);
                 drop(qi);
                 if (--blocks_[id].waiting != 0) continue;
                 --pending_;
@@ -235,10 +227,10 @@ class pending_uses {
 
     Device* device_;
     event_cache<Device>* events_;
-    node_table<node> nodes_;
+    node_table<node, &node::next_of_block> nodes_;
     std::vector<queue> queues_;
-    std::vector<index> idle_queues_;
-    std::unordered_map<std::uint64_t, index> by_id_;
+    std::vector<node_index> idle_queues_;
+    std::unordered_map<std::uint64_t, node_index> by_id_;
     std::vector<block> blocks_; ///< by block id
     std::size_t pending_ = 0;
 };

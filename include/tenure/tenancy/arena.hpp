@@ -135,9 +135,9 @@ class arena {
     [[nodiscard]] usage_counters usage() const { return policy_->usage(); }
     std::size_t trim(std::size_t bytes_to_keep) { return policy_->trim(bytes_to_keep); }
     [[nodiscard]] memory_snapshot snapshot() const { return policy_->snapshot(); }
+    /// Meaningful while no other thread uses the arena.
     [[nodiscard]] bool validate() const noexcept {
-        const meter_reading now = meter_.read();
-        return policy_->validate() && now.charged <= now.peak;
+        return policy_->validate() && policy_->usage().reserved.current <= meter_.read().charged;
     }
 
     // ---- limits ----

@@ -1,0 +1,377 @@
+#pragma once
+
+/// \file
+/// `best_fit`: exact best fit with split and merge. The reference that other layouts are measured against.
+///
+///     range   [ used | free d0 | used | free d0 | free d1 | used ]     blocks chained in address order
+///                        |                 |         |
+///     trees           domain 0: by (size, address)   domain 1        one search tree a domain
+///
+/// A request takes the smallest free block that can hold it at its alignment, the lowest one among equals, over all
+/// domains asked for. Its front part is handed out. What alignment leaves before it and what remains behind it stay
+/// free, in their domain. A freed block merges with its neighbours of the same domain; never across two ranges, even
+/// where these touch.
+///
+/// Beside the layout concept it shows its free blocks to callers that decide by themselves (`find`, `take`): a
+/// caching pool looks at the best block and may refuse it, or takes it whole.
+///
+///   1. Blocks tile their range; two free neighbours in one range never have the same domain.
+///   2. Each free block is in its domain's tree, and nothing else is.
+///   3. Of two blocks that become one, the lower keeps its id; a block that is split keeps its id for its lowest part.
+///      So the id at a range's base stays as long as the range.
+///
+/// Complexity: every call is O(log free blocks), plus the domains asked for. Alignment beyond the granule may make
+/// `find` step over blocks that are large enough but not aligned: only blocks smaller than request + alignment.
+/// `recolor` is O(k log n) in the k free blocks of `from`; `absorb` in the smaller number of the two domains.
+/// Cost: 48 bytes a block, free or used. Thread-safety: thread-compatible.
+
+#include <tenure/core/bits.hpp>
+#include <tenure/core/index_tree.hpp>
+#include <tenure/core/node_table.hpp>
+#include <tenure/layout/domain_table.hpp>
+#include <tenure/layout/layout.hpp>
+#include <tenure/layout/range_table.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <span>
+
+namespace tenure::layout {
+
+class best_fit {
+  public:
+    /// A free block, not taken yet. Valid until the layout changes. `size` in bytes, before any split.
+    struct candidate {
+        block_id id = no_block;
+        address offset = 0;
+        std::size_t size = 0;
+        friend bool operator==(const candidate&, const candidate&) = default;
+    };
+
+    [[nodiscard]] static constexpr std::size_t rounded(std::size_t n, std::size_t) noexcept {
+        return round_up(n, granule);
+    }
+
+    [[nodiscard]] static constexpr range_request range_for(std::size_t n, std::size_t a, std::size_t preferred) noexcept {
+        return {std::max(rounded(n, a), round_up(preferred, granule)), std::max(a, granule)};
+    }
+
+    /// Effects: adds r as one free block of domain d.
+    /// Requires: granular, not empty, inside the space, disjoint from all others. Throws: `std::bad_alloc`.
+    void add(range r, domain d) {
+        nodes_.reserve_free(1);
+        ranges_.reserve();
+        domains_.reserve();
+        const node_index n = nodes_.acquire();
+        nodes_[n].offset = r.base;
+        nodes_[n].size = r.size;
+        nodes_[n].range = ranges_.add(r, n);
+        settle(n, d);
+    }
+
+    /// Effects: removes the range that starts at base if all of it is free, whatever its domains.
+    /// Returns: whether it did. Complexity: its free blocks, up to the first used one.
+    bool remove(address base) noexcept {
+        const node_index r = ranges_.find(base);
+        if (r == no_node || !is_free_range(r)) return false;
+        for (node_index n = ranges_[r].first; n != no_node;) {
+            const node_index next = nodes_[n].next;
+            unlink(n);
+            nodes_.release(n);
+            n = next;
+        }
+        ranges_.remove(r);
+        return true;
+    }
+
+    /// Returns: a block for n bytes at alignment a from one of `domains`, or `no_block`.
+    /// Requires: n >= 1, a is a power of two. Throws: `std::bad_alloc`, changing nothing.
+    block_id allocate(std::size_t n, std::size_t a, std::span<const domain> domains) {
+        const std::optional<candidate> best = find(n, a, domains);
+        return best ? take(*best, rounded(n, a), a) : no_block;
+    }
+
+    /// Returns: the free block that `allocate` would take from, without taking it.
+    [[nodiscard]] std::optional<candidate> find(std::size_t n, std::size_t a,
+                                                std::span<const domain> domains) const noexcept {
+        const std::size_t need = rounded(n, a);
+        node_index best = no_node;
+        for (const domain d : domains) {
+            const record* const r = domains_.find(d);
+            if (!r) continue;
+            node_index i = r->tree.first_where(order(), [&](node_index x) { return nodes_[x].size >= need; });
+            while (i != no_node && (best == no_node || order().less(i, best)) && !fits(nodes_[i], need, a))
+                i = r->tree.next(order(), i);
+            if (i != no_node && (best == no_node || order().less(i, best))) best = i;
+        }
+        if (best == no_node) return std::nullopt;
+        return candidate{best, nodes_[best].offset, nodes_[best].size};
+    }
+
+    /// Effects: takes `bytes` at alignment a out of the free block c; with `bytes == c.size`, all of it.
+    /// Requires: c is valid, `bytes` is granular and fits there at alignment a.
+    /// Returns: the block's id; it is c's unless alignment left something free before it.
+    /// Throws: `std::bad_alloc`, changing nothing.
+    block_id take(candidate c, std::size_t bytes, std::size_t a) {
+        nodes_.reserve_free(2);
+        const domain d = nodes_[c.id].color;
+        unlink(c.id);
+        node_index taken = c.id;
+        const address start = round_up(c.offset, std::max(a, granule));
+        if (start != c.offset) {
+            taken = split(c.id, start - c.offset);
+            link(c.id, d);
+        }
+        if (nodes_[taken].size != bytes) link(split(taken, bytes), d);
+        used_ += bytes;
+        return taken;
+    }
+
+    /// Effects: the block becomes free in domain d and merges. Requires: a used block's id.
+    void deallocate(block_id id, domain d) noexcept {
+        used_ -= nodes_[id].size;
+        settle(id, d);
+    }
+
+    /// Effects: every free block of `from` becomes one of `to`, merging.
+    void recolor(domain from, domain to) noexcept {
+        record* const source = domains_.find(from);
+        if (from == to || !source || source->tree.empty()) return;
+        record& target = domains_[to];
+        if (target.tree.empty()) { // nothing to merge with: the tree stays as it is
+            for (node_index n = source->tree.first(order()); n != no_node; n = source->tree.next(order(), n))
+                nodes_[n].color = to;
+            std::swap(*source, target);
+            return;
+        }
+        while (!source->tree.empty()) {
+            const node_index n = source->tree.root();
+            unlink(n);
+            settle(n, to);
+        }
+    }
+
+    /// Effects: free blocks of `from` that touch free blocks of `into` become `into`, merging, transitively.
+    void absorb(domain into, domain from) noexcept {
+        record* const source = domains_.find(from);
+        record* const target = domains_.find(into);
+        if (into == from || !source || !target) return;
+        // Two blocks of one domain never touch. So whatever joins `into` touches it already now, and one pass over
+        // either domain finds them all. They are chained aside first: a walk over a tree survives no merging.
+        node_index chain = no_node;
+        const auto set_aside = [&](node_index n) {
+            unlink(n);
+            nodes_[n].links.parent = chain;
+            chain = n;
+        };
+        if (source->count <= target->count) {
+            for (node_index n = source->tree.first(order()); n != no_node;) {
+                const node_index next = source->tree.next(order(), n);
+                if (is_free(nodes_[n].previous, into) || is_free(nodes_[n].next, into)) set_aside(n);
+                n = next;
+            }
+        } else {
+            for (node_index n = target->tree.first(order()); n != no_node; n = target->tree.next(order(), n))
+                for (const node_index neighbour : {nodes_[n].previous, nodes_[n].next})
+                    if (is_free(neighbour, from)) set_aside(neighbour);
+        }
+        while (chain != no_node) {
+            const node_index n = chain;
+            chain = nodes_[n].links.parent;
+            settle(n, into);
+        }
+    }
+
+    /// Requires: id is that of a block, used or free. Complexity: O(1).
+    [[nodiscard]] address offset(block_id id) const noexcept { return nodes_[id].offset; }
+    [[nodiscard]] std::size_t size(block_id id) const noexcept { return nodes_[id].size; }
+    [[nodiscard]] range range_of(block_id id) const noexcept { return ranges_[nodes_[id].range].where; }
+
+    /// Returns: whether the block is the only one of its range.
+    [[nodiscard]] bool is_whole_range(block_id id) const noexcept {
+        return nodes_[id].previous == no_node && nodes_[id].next == no_node;
+    }
+
+    /// Requires: id is that of a free block.
+    [[nodiscard]] domain domain_of(block_id id) const noexcept { return nodes_[id].color; }
+
+    [[nodiscard]] std::size_t free_bytes() const noexcept { return total_bytes() - used_; }
+    [[nodiscard]] std::size_t free_bytes(domain d) const noexcept {
+        const record* const r = domains_.find(d);
+        return r ? r->bytes : 0;
+    }
+    [[nodiscard]] std::size_t used_bytes() const noexcept { return used_; }
+    [[nodiscard]] std::size_t total_bytes() const noexcept { return ranges_.total_bytes(); }
+
+    [[nodiscard]] std::size_t largest_free(std::span<const domain> domains) const noexcept {
+        std::size_t largest = 0;
+        for (const domain d : domains) {
+            const record* const r = domains_.find(d);
+            if (r && !r->tree.empty()) largest = std::max(largest, nodes_[r->tree.last(order())].size);
+        }
+        return largest;
+    }
+
+    template <class F>
+    void for_each_free_range(F&& f) const {
+        for (node_index r = ranges_.first(); r != no_node; r = ranges_.next(r))
+            if (is_free_range(r)) f(ranges_[r].where);
+    }
+
+    template <class F>
+    void for_each_block(F&& f) const {
+        for (node_index r = ranges_.first(); r != no_node; r = ranges_.next(r))
+            for (node_index i = ranges_[r].first; i != no_node; i = nodes_[i].next) {
+                const node& n = nodes_[i];
+                f(block_view{i, n.offset, n.size, n.free, n.free ? n.color : domain{0}});
+            }
+    }
+
+    [[nodiscard]] bool validate() const noexcept {
+        if (!nodes_.validate() || !ranges_.validate()) return false;
+        std::size_t blocks = 0, free_blocks = 0, used = 0;
+        for (node_index r = ranges_.first(); r != no_node; r = ranges_.next(r)) {
+            address end = ranges_[r].where.base;
+            node_index previous = no_node;
+            for (node_index i = ranges_[r].first; i != no_node; previous = i, i = nodes_[i].next) {
+                if (i >= nodes_.extent() || ++blocks > nodes_.size()) return false;
+                const node& n = nodes_[i];
+                if (n.offset != end || n.size == 0 || !is_aligned(n.size, granule)) return false;
+                if (n.previous != previous || n.range != r) return false;
+                if (n.free && is_free(previous, n.color)) return false;
+                if (n.free)
+                    ++free_blocks;
+                else
+                    used += n.size;
+                end += n.size;
+            }
+            if (end != ranges_[r].where.base + ranges_[r].where.size) return false;
+        }
+        if (blocks != nodes_.size() || used != used_) return false;
+        for (std::size_t d = 0; d < domains_.size(); ++d) {
+            const record& r = *domains_.find(static_cast<domain>(d));
+            if (!r.tree.validate(order(), r.count)) return false;
+            std::size_t bytes = 0;
+            for (node_index i = r.tree.first(order()); i != no_node; i = r.tree.next(order(), i)) {
+                if (!is_free(i, static_cast<domain>(d)) || free_blocks-- == 0) return false;
+                bytes += nodes_[i].size;
+            }
+            if (bytes != r.bytes) return false;
+        }
+        return free_blocks == 0;
+    }
+
+  private:
+    struct node {
+        address offset = 0;
+        std::size_t size = 0;
+        node_index previous = no_node, next = no_node; ///< in address order, within the range
+        tree_links links;                              ///< in its domain's tree, when free
+        node_index range = no_node;
+        domain color = 0; ///< when free
+        bool free = false;
+    };
+    static_assert(sizeof(node) == 48);
+
+    struct record {
+        index_tree tree;
+        node_index count = 0;
+        std::size_t bytes = 0;
+    };
+
+    using table = node_table<node, &node::next>;
+
+    template <class Node>
+    struct by_size {
+        Node* nodes;
+        [[nodiscard]] auto& links(node_index i) const noexcept { return nodes[i].links; }
+        [[nodiscard]] bool less(node_index a, node_index b) const noexcept {
+            const node &x = nodes[a], &y = nodes[b];
+            return x.size != y.size ? x.size < y.size : x.offset < y.offset;
+        }
+    };
+    [[nodiscard]] by_size<node> order() noexcept { return {nodes_.data()}; }
+    [[nodiscard]] by_size<const node> order() const noexcept { return {nodes_.data()}; }
+
+    static bool fits(const node& n, std::size_t need, std::size_t a) noexcept {
+        const address start = round_up(n.offset, std::max(a, granule));
+        const address end = n.offset + n.size;
+        return start < end && need <= end - start;
+    }
+
+    [[nodiscard]] bool is_free(node_index n, domain d) const noexcept {
+        return n != no_node && nodes_[n].free && nodes_[n].color == d;
+    }
+
+    [[nodiscard]] bool is_free_range(node_index r) const noexcept {
+        for (node_index n = ranges_[r].first; n != no_node; n = nodes_[n].next)
+            if (!nodes_[n].free) return false;
+        return true;
+    }
+
+    void link(node_index n, domain d) noexcept {
+        record& r = domains_[d];
+        nodes_[n].free = true;
+        nodes_[n].color = d;
+        r.tree.insert(order(), n);
+        ++r.count;
+        r.bytes += nodes_[n].size;
+    }
+
+    void unlink(node_index n) noexcept {
+        record& r = domains_[nodes_[n].color];
+        r.tree.erase(order(), n);
+        --r.count;
+        r.bytes -= nodes_[n].size;
+        nodes_[n].free = false;
+    }
+
+    /// A block that is in no tree becomes free in d, together with its neighbours there.
+    void settle(node_index n, domain d) noexcept {
+        if (const node_index next = nodes_[n].next; is_free(next, d)) {
+            unlink(next);
+            join(n, next);
+        }
+        if (const node_index previous = nodes_[n].previous; is_free(previous, d)) {
+            unlink(previous);
+            join(previous, n);
+            n = previous;
+        }
+        link(n, d);
+    }
+
+    /// The block `upper`, right behind `lower`, becomes part of it. Both are in no tree.
+    void join(node_index lower, node_index upper) noexcept {
+        nodes_[lower].size += nodes_[upper].size;
+        const node_index next = nodes_[upper].next;
+        nodes_[lower].next = next;
+        if (next != no_node) nodes_[next].previous = lower;
+        nodes_.release(upper);
+    }
+
+    /// Cuts a block that is in no tree behind its first `bytes`. Returns: the upper part.
+    node_index split(node_index lower, std::size_t bytes) noexcept {
+        const node_index upper = nodes_.acquire();
+        node& l = nodes_[lower];
+        node& u = nodes_[upper];
+        u.offset = l.offset + bytes;
+        u.size = l.size - bytes;
+        u.range = l.range;
+        u.previous = lower;
+        u.next = l.next;
+        if (l.next != no_node) nodes_[l.next].previous = upper;
+        l.next = upper;
+        l.size = bytes;
+        return upper;
+    }
+
+    table nodes_;
+    range_table ranges_;
+    domain_table<record> domains_;
+    std::size_t used_ = 0;
+};
+
+static_assert(layout<best_fit>);
+
+} // namespace tenure::layout

@@ -1,0 +1,36 @@
+/// \file
+/// Random programs over every layout, against the oracle of intervals. A new layout joins by a line in `layouts`.
+
+#include "support/catch.hpp"
+#include "support/layout_oracle.hpp"
+#include "support/layout_program.hpp"
+#include "support/random.hpp"
+
+#include <tenure/layout/best_fit.hpp>
+
+namespace tenure::test {
+template <>
+struct layout_traits<layout::best_fit> : exact_layout_traits {
+    static constexpr bool best_fit = true;
+};
+} // namespace tenure::test
+
+using namespace tenure;
+
+TEMPLATE_TEST_CASE("random programs in a wide space agree with the oracle", "[layout][model]", //
+                   layout::best_fit) {
+    CAPTURE(test::seed());
+    for (std::uint64_t round = 0; round < 4; ++round) {
+        CAPTURE(round);
+        test::layout_program<TestType>(test::seed() + round, test::wide_program()).run();
+    }
+}
+
+TEMPLATE_TEST_CASE("random programs in a narrow space agree with the oracle", "[layout][model]", //
+                   layout::best_fit) {
+    CAPTURE(test::seed());
+    for (std::uint64_t round = 0; round < 4; ++round) {
+        CAPTURE(round);
+        test::layout_program<TestType>(test::seed() + round, test::narrow_program()).run();
+    }
+}
