@@ -6,6 +6,9 @@
 #include <tenure/core/bits.hpp>
 #include <tenure/core/error.hpp>
 #include <tenure/core/handles.hpp>
+#include <tenure/core/index_tree.hpp>
+#include <tenure/core/node_table.hpp>
+#include <tenure/core/pointer_map.hpp>
 #include <tenure/core/result.hpp>
 #include <tenure/core/status.hpp>
 #include <tenure/core/units.hpp>

@@ -1,5 +1,6 @@
 /// \file
-/// Random programs over every layout, against the oracle of intervals. A new layout joins by a line in `layouts`.
+/// Random programs over every layout, against the oracle of intervals. A new layout joins by a line in
+/// `layouts`.
 
 #include "support/catch.hpp"
 #include "support/layout_oracle.hpp"

@@ -3,9 +3,10 @@
 /// \file
 /// The oracle for layouts: a map of intervals, obviously right and slow.
 ///
-/// It knows ranges and coloured bytes and nothing of any layout's structure: a free interval is as long as the run of
-/// bytes of one colour inside one range. `see` compares all that a layout says about itself with it. What is special
-/// about a layout stands in its `layout_traits`, so that a new one joins the model test by a line.
+/// It knows ranges and coloured bytes and nothing of any layout's structure: a free interval is as long as
+/// the run of bytes of one colour inside one range. `see` compares all that a layout says about itself with
+/// it. What is special about a layout stands in its `layout_traits`, so that a new one joins the model test
+/// by a line.
 ///
 /// Every check returns a complaint; empty means that all is well.
 
@@ -25,18 +26,22 @@
 
 namespace tenure::test {
 
-/// What the model test may expect of a layout beyond the concept. Specialise (by inheriting) where one differs.
+/// What the model test may expect of a layout beyond the concept. Specialise (by inheriting) where one
+/// differs.
 struct exact_layout_traits {
-    /// Every two free neighbours of one domain in one range are one block, so that `absorb` has one right answer.
+    /// Every two free neighbours of one domain in one range are one block, so that `absorb` has one right
+    /// answer.
     static constexpr bool merges_fully = true;
 
-    /// The free block taken is the smallest that can hold the request, the lowest among equals, and its front.
+    /// The free block taken is the smallest that can hold the request, the lowest among equals, and its
+    /// front.
     static constexpr bool best_fit = false;
 
     /// `largest_free` is the size of the largest free block that `for_each_block` shows.
     static constexpr bool largest_is_exact = true;
 
-    /// Returns: whether the free block could hold n bytes at alignment a. If so, `allocate` must not say "no space".
+    /// Returns: whether the free block could hold n bytes at alignment a. If so, `allocate` must not say "no
+    /// space".
     template <class L>
     static bool could_hold(const layout::block_view& block, std::size_t n, std::size_t a) {
         const std::uint64_t start = round_up(block.offset, std::max(a, layout::granule));
@@ -146,8 +151,8 @@ class layout_oracle {
         }
     }
 
-    /// For layouts that merge less than fully: takes over how the layout answered `absorb(into, from)`, if that
-    /// answer changed nothing but bytes of `from` to `into`.
+    /// For layouts that merge less than fully: takes over how the layout answered `absorb(into, from)`, if
+    /// that answer changed nothing but bytes of `from` to `into`.
     template <class L>
     [[nodiscard]] std::string adopt_absorb(const L& l, layout::domain into, layout::domain from) {
         interval_map now = canonical(blocks_of(l));
@@ -168,7 +173,8 @@ class layout_oracle {
         return {};
     }
 
-    /// Returns: the free block that exact best fit must take, as the address it hands out; none if nothing fits.
+    /// Returns: the free block that exact best fit must take, as the address it hands out; none if nothing
+    /// fits.
     template <class L>
     [[nodiscard]] std::optional<layout::address> best_fit(std::size_t n, std::size_t a,
                                                           std::span<const layout::domain> domains) const {
@@ -176,7 +182,8 @@ class layout_oracle {
         for (const auto& entry : pieces_) {
             const piece& p = entry.second;
             if (!p.free || std::find(domains.begin(), domains.end(), p.color) == domains.end()) continue;
-            if (!exact_layout_traits::could_hold<L>({layout::no_block, entry.first, p.size, true, p.color}, n, a))
+            if (!exact_layout_traits::could_hold<L>({layout::no_block, entry.first, p.size, true, p.color}, n,
+                                                    a))
                 continue;
             if (!best || p.size < best->second.size) best = &entry;
         }
@@ -223,7 +230,8 @@ class layout_oracle {
         for (unsigned d = 0; d < 16; ++d) {
             const auto color = static_cast<layout::domain>(d);
             const auto f = free.find(color);
-            if (l.free_bytes(color) != (f == free.end() ? 0 : f->second)) return "free_bytes of a domain is wrong";
+            if (l.free_bytes(color) != (f == free.end() ? 0 : f->second))
+                return "free_bytes of a domain is wrong";
             const std::size_t most = f == free.end() ? 0 : largest[color];
             const layout::domain one[]{color};
             const std::size_t said = l.largest_free(one);

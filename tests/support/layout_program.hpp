@@ -23,7 +23,7 @@ struct program_options {
     std::size_t largest_range = std::size_t{1} << 40;
     std::size_t largest_request = std::size_t{1} << 35;
     std::size_t largest_alignment = std::size_t{1} << 22;
-    std::size_t ranges = 10;     ///< at most so many at a time
+    std::size_t ranges = 10;       ///< at most so many at a time
     std::size_t live_blocks = 150; ///< frees outnumber allocations beyond it
     unsigned domains = 4;
 };
@@ -79,7 +79,8 @@ class layout_program {
 
     void allocate() {
         const std::size_t n = log_uniform(rng_, 1, options_.largest_request);
-        const std::size_t a = chance(rng_, 70) ? std::size_t{256} : log_uniform_power(options_.largest_alignment);
+        const std::size_t a =
+            chance(rng_, 70) ? std::size_t{256} : log_uniform_power(options_.largest_alignment);
         const std::vector<layout::domain> domains = any_domains();
         CAPTURE(n, a, domains);
         if (allocate_one(n, a, domains) || domains.empty() || !chance(rng_, 30)) return;
@@ -88,8 +89,9 @@ class layout_program {
         REQUIRE(is_aligned(want.size, layout::granule));
         REQUIRE(want.size >= L::rounded(n, a));
         for (int attempt = 0; attempt < 8; ++attempt) {
-            const layout::range r{round_down(below(rng_, options_.space), std::max(want.alignment, layout::granule)),
-                                  want.size};
+            const layout::range r{
+                round_down(below(rng_, options_.space), std::max(want.alignment, layout::granule)),
+                want.size};
             if (!oracle_.is_vacant(r.base, r.size, options_.space)) continue;
             add_range(r, domains.front());
             REQUIRE(allocate_one(n, a, domains));
@@ -210,7 +212,9 @@ class layout_program {
 };
 
 /// A space so large that blocks of more than 4 GiB come and go; mostly far apart.
-inline program_options wide_program() { return {}; }
+inline program_options wide_program() {
+    return {};
+}
 
 /// A space so small that neighbours meet all the time.
 inline program_options narrow_program() {

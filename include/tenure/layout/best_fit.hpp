@@ -7,23 +7,24 @@
 ///                        |                 |         |
 ///     trees           domain 0: by (size, address)   domain 1        one search tree a domain
 ///
-/// A request takes the smallest free block that can hold it at its alignment, the lowest one among equals, over all
-/// domains asked for. Its front part is handed out. What alignment leaves before it and what remains behind it stay
-/// free, in their domain. A freed block merges with its neighbours of the same domain; never across two ranges, even
-/// where these touch.
+/// A request takes the smallest free block that can hold it at its alignment, the lowest one among equals,
+/// over all domains asked for. Its front part is handed out. What alignment leaves before it and what remains
+/// behind it stay free, in their domain. A freed block merges with its neighbours of the same domain; never
+/// across two ranges, even where these touch.
 ///
-/// Beside the layout concept it shows its free blocks to callers that decide by themselves (`find`, `take`): a
-/// caching pool looks at the best block and may refuse it, or takes it whole.
+/// Beside the layout concept it shows its free blocks to callers that decide by themselves (`find`, `take`):
+/// a caching pool looks at the best block and may refuse it, or takes it whole.
 ///
 ///   1. Blocks tile their range; two free neighbours in one range never have the same domain.
 ///   2. Each free block is in its domain's tree, and nothing else is.
-///   3. Of two blocks that become one, the lower keeps its id; a block that is split keeps its id for its lowest part.
+///   3. Of two blocks that become one, the lower keeps its id; a block that is split keeps its id for its
+///   lowest part.
 ///      So the id at a range's base stays as long as the range.
 ///
-/// Complexity: every call is O(log free blocks), plus the domains asked for. Alignment beyond the granule may make
-/// `find` step over blocks that are large enough but not aligned: only blocks smaller than request + alignment.
-/// `recolor` is O(k log n) in the k free blocks of `from`; `absorb` in the smaller number of the two domains.
-/// Cost: 48 bytes a block, free or used. Thread-safety: thread-compatible.
+/// Complexity: every call is O(log free blocks), plus the domains asked for. Alignment beyond the granule may
+/// make `find` step over blocks that are large enough but not aligned: only blocks smaller than request +
+/// alignment. `recolor` is O(k log n) in the k free blocks of `from`; `absorb` in the smaller number of the
+/// two domains. Cost: 48 bytes a block, free or used. Thread-safety: thread-compatible.
 
 #include <tenure/core/bits.hpp>
 #include <tenure/core/index_tree.hpp>
@@ -53,17 +54,18 @@ class best_fit {
         return round_up(n, granule);
     }
 
-    [[nodiscard]] static constexpr range_request range_for(std::size_t n, std::size_t a, std::size_t preferred) noexcept {
+    [[nodiscard]] static constexpr range_request range_for(std::size_t n, std::size_t a,
+                                                           std::size_t preferred) noexcept {
         return {std::max(rounded(n, a), round_up(preferred, granule)), std::max(a, granule)};
     }
 
     /// Effects: adds r as one free block of domain d.
     /// Requires: granular, not empty, inside the space, disjoint from all others. Throws: `std::bad_alloc`.
     void add(range r, domain d) {
-        nodes_.reserve_free(1);
+        nodes_.reserve(1);
         ranges_.reserve();
         domains_.reserve();
-        const node_index n = nodes_.acquire();
+        const node_index n = nodes_.create();
         nodes_[n].offset = r.base;
         nodes_[n].size = r.size;
         nodes_[n].range = ranges_.add(r, n);
@@ -78,7 +80,7 @@ class best_fit {
         for (node_index n = ranges_[r].first; n != no_node;) {
             const node_index next = nodes_[n].next;
             unlink(n);
-            nodes_.release(n);
+            nodes_.destroy(n);
             n = next;
         }
         ranges_.remove(r);
@@ -114,7 +116,7 @@ class best_fit {
     /// Returns: the block's id; it is c's unless alignment left something free before it.
     /// Throws: `std::bad_alloc`, changing nothing.
     block_id take(candidate c, std::size_t bytes, std::size_t a) {
-        nodes_.reserve_free(2);
+        nodes_.reserve(2);
         const domain d = nodes_[c.id].color;
         unlink(c.id);
         node_index taken = c.id;
@@ -157,8 +159,9 @@ class best_fit {
         record* const source = domains_.find(from);
         record* const target = domains_.find(into);
         if (into == from || !source || !target) return;
-        // Two blocks of one domain never touch. So whatever joins `into` touches it already now, and one pass over
-        // either domain finds them all. They are chained aside first: a walk over a tree survives no merging.
+        // Two blocks of one domain never touch. So whatever joins `into` touches it already now, and one pass
+        // over either domain finds them all. They are chained aside first: a walk over a tree survives no
+        // merging.
         node_index chain = no_node;
         const auto set_aside = [&](node_index n) {
             unlink(n);
@@ -280,7 +283,7 @@ class best_fit {
         std::size_t bytes = 0;
     };
 
-    using table = node_table<node, &node::next>;
+    using table = node_table<node>;
 
     template <class Node>
     struct by_size {
@@ -347,12 +350,12 @@ class best_fit {
         const node_index next = nodes_[upper].next;
         nodes_[lower].next = next;
         if (next != no_node) nodes_[next].previous = lower;
-        nodes_.release(upper);
+        nodes_.destroy(upper);
     }
 
     /// Cuts a block that is in no tree behind its first `bytes`. Returns: the upper part.
     node_index split(node_index lower, std::size_t bytes) noexcept {
-        const node_index upper = nodes_.acquire();
+        const node_index upper = nodes_.create();
         node& l = nodes_[lower];
         node& u = nodes_[upper];
         u.offset = l.offset + bytes;

@@ -3,9 +3,9 @@
 /// \file
 /// `domain_table`: a record for each domain of a layout.
 ///
-/// Indexed directly by the domain. Any free may bring in a domain never seen before, and a free may not need host
-/// memory; so room for all 65 536 records is reserved with the first range. That is address space, not memory: pages
-/// are touched up to the highest domain in use.
+/// Indexed directly by the domain. Any free may bring in a domain never seen before, and a free may not need
+/// host memory; so room for all 65 536 records is reserved with the first range. That is address space, not
+/// memory: pages are touched up to the highest domain in use.
 ///
 /// Cost: O(1). Thread-safety: thread-compatible.
 
@@ -31,7 +31,9 @@ class domain_table {
 
     /// Returns: the record of d, or null if it was never used.
     [[nodiscard]] Record* find(domain d) noexcept { return d < records_.size() ? &records_[d] : nullptr; }
-    [[nodiscard]] const Record* find(domain d) const noexcept { return d < records_.size() ? &records_[d] : nullptr; }
+    [[nodiscard]] const Record* find(domain d) const noexcept {
+        return d < records_.size() ? &records_[d] : nullptr;
+    }
 
     /// Returns: one more than the highest domain used.
     [[nodiscard]] std::size_t size() const noexcept { return records_.size(); }

@@ -24,11 +24,11 @@ class range_table {
     };
 
     /// Effects: the next `add` needs no memory. Throws: `std::bad_alloc`, changing nothing.
-    void reserve() { entries_.reserve_free(1); }
+    void reserve() { entries_.reserve(1); }
 
     /// Requires: `reserve`; `where` is disjoint from all others. Returns: its index.
     node_index add(range where, node_index first) noexcept {
-        const node_index i = entries_.acquire();
+        const node_index i = entries_.create();
         entries_[i].where = where;
         entries_[i].first = first;
         tree_.insert(order(entries_), i);
@@ -39,7 +39,7 @@ class range_table {
     void remove(node_index i) noexcept {
         total_ -= entries_[i].where.size;
         tree_.erase(order(entries_), i);
-        entries_.release(i);
+        entries_.destroy(i);
     }
 
     /// Returns: the range that starts at base, or `no_node`.
@@ -64,7 +64,8 @@ class range_table {
         std::size_t total = 0;
         for (node_index i = first(); i != no_node; i = next(i)) {
             const range& r = entries_[i].where;
-            if (r.base < end || r.size == 0 || r.base > space_end || r.size > space_end - r.base) return false;
+            if (r.base < end || r.size == 0 || r.base > space_end || r.size > space_end - r.base)
+                return false;
             if (!is_aligned(r.base, granule) || !is_aligned(r.size, granule)) return false;
             end = r.base + r.size;
             total += r.size;
@@ -73,7 +74,7 @@ class range_table {
     }
 
   private:
-    using table = node_table<entry, &entry::first>;
+    using table = node_table<entry>;
 
     template <class Entry>
     struct by_base {

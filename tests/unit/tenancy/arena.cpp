@@ -59,7 +59,8 @@ TEST_CASE("a refusal at the limit names the arena, its use and its limit", "[ten
     a.deallocate(default_stream, p, 60_MiB);
 }
 
-TEST_CASE("an arena with a limit below one segment step refuses everything and leaks nothing", "[tenancy][arena]") {
+TEST_CASE("an arena with a limit below one segment step refuses everything and leaks nothing",
+          "[tenancy][arena]") {
     sim::device dev;
     for (const std::size_t max : {std::size_t{0}, std::size_t{1}, 2_MiB - 1}) {
         best_fit_arena a(dev, {.name = "tiny", .max = max});
@@ -92,7 +93,8 @@ TEST_CASE("on_pressure may make room, is called without locks, and only when mem
                                ++calls;
                                CHECK(f.arena.view() == "alice");
                                if (cached == nullptr) return false;
-                               self->deallocate(default_stream, cached, 50_MiB); // would deadlock under a lock
+                               self->deallocate(default_stream, cached,
+                                                50_MiB); // would deadlock under a lock
                                cached = nullptr;
                                return true;
                            }});
@@ -159,7 +161,8 @@ TEST_CASE("a pointer that no arena knows stays a foreign pointer", "[tenancy][ar
     CHECK(r.error().owner.view() == "alice");
 }
 
-TEST_CASE("an arena destroyed with live blocks says so by name and gives the memory back", "[tenancy][arena][misuse]") {
+TEST_CASE("an arena destroyed with live blocks says so by name and gives the memory back",
+          "[tenancy][arena][misuse]") {
     sim::device dev;
     test::misuse_log log;
     {
@@ -188,7 +191,8 @@ TEST_CASE("an arena that may be destroyed with live blocks is silent", "[tenancy
     CHECK(dev.reserved() == 0);
 }
 
-TEST_CASE("a driver pool in an arena never holds more than the limit, steps included", "[tenancy][arena][async]") {
+TEST_CASE("a driver pool in an arena never holds more than the limit, steps included",
+          "[tenancy][arena][async]") {
     sim::device dev;
     async_arena a(dev, {.name = "pool", .max = 100_MiB}); // three steps of 32 MiB
     std::vector<void*> blocks;

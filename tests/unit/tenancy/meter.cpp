@@ -79,9 +79,10 @@ TEST_CASE("set_max below use keeps what is charged and refuses new charges", "[t
     CHECK(m.read().charged == 0);
 }
 
-TEST_CASE("racing charges never pass the limit and a refused one refuses nobody else", "[tenancy][meter][threads]") {
-    // One thread keeps asking for more than ever fits. The others need, together, exactly what there is: none of
-    // their charges may be refused.
+TEST_CASE("racing charges never pass the limit and a refused one refuses nobody else",
+          "[tenancy][meter][threads]") {
+    // One thread keeps asking for more than ever fits. The others need, together, exactly what there is: none
+    // of their charges may be refused.
     constexpr std::size_t share = 1000;
     constexpr int innocents = 7;
     constexpr int rounds = 20'000;
