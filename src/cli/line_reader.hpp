@@ -12,23 +12,15 @@
 ///
 /// Line ends are `\n` or `\r\n`; the last line needs none. Complexity: linear in the file. Thread-compatible.
 
+#include "errors.hpp"
+
 #include <cstddef>
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace tenure::cli {
-
-/// Input that cannot be used. `what()` is "FILE:LINE: message" ("FILE: message" where no line is to blame).
-class input_error : public std::runtime_error {
-  public:
-    input_error(const std::string& path, const std::string& message)
-        : std::runtime_error(path + ": " + message) {}
-    input_error(const std::string& path, std::size_t line, const std::string& message)
-        : std::runtime_error(path + ":" + std::to_string(line) + ": " + message) {}
-};
 
 /// Returns: `text` in double quotes, unprintable bytes escaped, cut to a length that fits a message.
 std::string quoted(std::string_view text);
