@@ -8,6 +8,7 @@
 #include "support/random.hpp"
 
 #include <tenure/layout/best_fit.hpp>
+#include <tenure/layout/bitmap.hpp>
 
 namespace tenure::test {
 template <>
@@ -19,7 +20,7 @@ struct layout_traits<layout::best_fit> : exact_layout_traits {
 using namespace tenure;
 
 TEMPLATE_TEST_CASE("random programs in a wide space agree with the oracle", "[layout][model]", //
-                   layout::best_fit) {
+                   layout::best_fit, layout::bitmap) {
     CAPTURE(test::seed());
     for (std::uint64_t round = 0; round < 4; ++round) {
         CAPTURE(round);
@@ -28,7 +29,7 @@ TEMPLATE_TEST_CASE("random programs in a wide space agree with the oracle", "[la
 }
 
 TEMPLATE_TEST_CASE("random programs in a narrow space agree with the oracle", "[layout][model]", //
-                   layout::best_fit) {
+                   layout::best_fit, layout::bitmap) {
     CAPTURE(test::seed());
     for (std::uint64_t round = 0; round < 4; ++round) {
         CAPTURE(round);
