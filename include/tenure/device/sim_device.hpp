@@ -134,9 +134,13 @@ class device {
         });
     }
 
+    /// Asks no driver about a permanent stream: it has one identity and is never in a capture.
     result<stream_state, status> describe(stream_handle s) noexcept {
+        if (permanent(s)) return stream_state{sim::schedule::default_stream_id, 0};
         return enter(call::describe, {}, [&] { return world_.describe(s); });
     }
+
+    [[nodiscard]] bool permanent(stream_handle s) const noexcept { return s == default_stream; }
 
     result<event_handle, status> create_event() noexcept {
         return enter(call::create_event, {},

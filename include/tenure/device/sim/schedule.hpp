@@ -58,8 +58,10 @@ struct stream {
 
 class schedule {
   public:
+    static constexpr std::uint64_t default_stream_id = 1;
+
     explicit schedule(violation_log& log) : log_(log) {
-        default_.id = ++last_id_;
+        default_.id = default_stream_id;
         lines_.open(default_.id);
     }
     schedule(const schedule&) = delete;
@@ -359,7 +361,7 @@ class schedule {
 
     violation_log& log_;
     nanoseconds now_{0};
-    std::uint64_t last_id_ = 0; ///< streams, captures and their branches are numbered together
+    std::uint64_t last_id_ = default_stream_id; ///< streams, captures and their branches are numbered together
     stream default_;
     handle_table<stream_handle, stream> streams_{0x5'0000'0000};
     handle_table<event_handle, event> events_{0xe'0000'0000};
