@@ -19,7 +19,9 @@ using tenure::sim::costs;
 
 namespace {
 
-tenure::sim::device_options small() { return {.capacity = 64_MiB, .cost = costs::zero()}; }
+tenure::sim::device_options small() {
+    return {.capacity = 64_MiB, .cost = costs::zero()};
+}
 
 } // namespace
 
