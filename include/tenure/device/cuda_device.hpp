@@ -18,9 +18,9 @@
 ///      between the question and the call; and an event that was recorded *inside* a capture: querying or
 ///      waiting for it answers `capture_violation` too, but the driver invalidates that capture.
 ///
-/// Cost, medians on an H200 with driver 580 and CUDA 13.0. To be added: `relaxed_capture` (114 ns) where
-/// marked R, a capture query (79 ns) where marked C, and `current_device` (48 ns, or 262 ns if another is
-/// current) where the process sees several devices.
+/// Cost, medians on an H200 with driver 580 and CUDA 13.0. To be added: `relaxed_capture` (114 ns, a mean)
+/// where marked R, a capture query (79 ns) where marked C, and `current_device` (48 ns, or 262 ns if another
+/// is current) where the process sees several devices.
 ///
 /// | member | runtime call | cost |
 /// |---|---|---|
