@@ -298,7 +298,7 @@ TEMPLATE_TEST_CASE("scenario 34 (pytorch #29554, #121932): the text of an error 
 TEST_CASE("scenario 37 (orion #5, onnxruntime #12920): one stream a request shares one cache", "[scenario]") {
     sim::device dev;
     {
-        best_fit_pool<sim::device> pool(dev);
+        best_fit_pool<sim::device> pool(dev, {.segment_bytes = 32 * MiB});
         user u{dev, pool};
         for (int request = 0; request < 2000; ++request) {
             const stream_handle s = dev.create_stream();

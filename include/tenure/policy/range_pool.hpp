@@ -330,11 +330,15 @@ class range_pool {
 
     /// Effects: buys a segment in which the request fits. Returns: `ok` or the device's answer.
     status grow(const request& q) {
-        const auto preferred = Layout::range_for(q.bytes, q.alignment, options_.segment_bytes);
-        status s = buy(preferred);
+        const layout::range_request least = Layout::range_for(q.bytes, q.alignment, 0);
+        layout::range_request wanted = Layout::range_for(q.bytes, q.alignment, options_.segment_bytes);
+        status s = buy(wanted);
+        while (s != status::ok && wanted.size > least.size) { // near a limit: as large as there is room for
+            const layout::range_request half = Layout::range_for(q.bytes, q.alignment, wanted.size / 2);
+            wanted = half.size < wanted.size ? half : least;
+            s = buy(wanted);
+        }
         if (s == status::ok) return s;
-        const auto least = Layout::range_for(q.bytes, q.alignment, 0);
-        if (least.size < preferred.size && (s = buy(least)) == status::ok) return s;
         if (!options_.release_on_oom) return s;
         // Give back as little as makes room, largest first; what remains may still serve others.
         while (give_back_largest()) {
