@@ -5,11 +5,13 @@
 ///
 /// Two families, and nothing between them:
 ///
-///   * an **allocation failure** is an answer: `try_allocate` returns it, `allocate` throws it. It says what was
+///   * an **allocation failure** is an answer: `try_allocate` returns it, `allocate` throws it. It says what
+///   was
 ///     asked, who refused and why, and what would have helped.
-///   * **misuse** is a bug in the caller (a foreign pointer, a double free): `deallocate` cannot throw, so it is
-///     handed to the process's misuse handler, and nothing else happens. A misused pointer is never freed: its
-///     real owner, if there is one, keeps it.
+///   * **misuse** is a bug in the caller (a foreign pointer, a double free): `deallocate` cannot throw, so it
+///   is
+///     handed to the process's misuse handler, and nothing else happens. A misused pointer is never freed:
+///     its real owner, if there is one, keeps it.
 ///
 /// Both are plain data without owned memory, so that reporting an error can never fail for lack of memory.
 /// Thread-safety: values are thread-compatible; the misuse handler may be set and called from any thread.
@@ -39,7 +41,8 @@ inline constexpr std::size_t no_limit = std::numeric_limits<std::size_t>::max();
 class short_text {
   public:
     short_text() noexcept = default;
-    explicit short_text(std::string_view text) noexcept : size_(text.size() < capacity ? text.size() : capacity) {
+    explicit short_text(std::string_view text) noexcept
+        : size_(text.size() < capacity ? text.size() : capacity) {
         if (size_ != 0) std::memcpy(chars_.data(), text.data(), size_);
     }
     [[nodiscard]] std::string_view view() const noexcept { return {chars_.data(), size_}; }
@@ -79,17 +82,17 @@ constexpr const char* to_string(failure_cause c) noexcept {
 
 /// All that is known about a failed allocation. Sizes in bytes.
 struct allocation_failure {
-    std::size_t requested = 0;     ///< as asked
-    std::size_t rounded = 0;       ///< as the policy would have had to take it
+    std::size_t requested = 0; ///< as asked
+    std::size_t rounded = 0;   ///< as the policy would have had to take it
     failure_cause cause = failure_cause::device;
     status driver_status = status::ok; ///< the device's answer that ended the search
-    short_text arena;              ///< path of the arena that refused; empty if none did
-    std::size_t used = 0;          ///< charged to that arena (or used of the device)
-    std::size_t min = 0;           ///< its guarantee
-    std::size_t max = no_limit;    ///< its limit (or the device's capacity)
-    std::size_t free_bytes = 0;    ///< held by the policy and free
-    std::size_t largest_free = 0;  ///< the largest free block usable for this request's stream
-    std::size_t pending = 0;       ///< freed, but still waiting for work on a stream
+    short_text arena{};                ///< path of the arena that refused; empty if none did
+    std::size_t used = 0;              ///< charged to that arena (or used of the device)
+    std::size_t min = 0;               ///< its guarantee
+    std::size_t max = no_limit;        ///< its limit (or the device's capacity)
+    std::size_t free_bytes = 0;        ///< held by the policy and free
+    std::size_t largest_free = 0;      ///< the largest free block usable for this request's stream
+    std::size_t pending = 0;           ///< freed, but still waiting for work on a stream
 
     /// Returns: one line for a person. Begins with "out of memory" for memory reasons.
     [[nodiscard]] std::string text() const {
@@ -103,8 +106,8 @@ struct allocation_failure {
         if (!arena.empty()) s += "; arena \"" + std::string(arena.view()) + "\"";
         if (max != no_limit) s += "; used " + format_bytes(used) + " of max " + format_bytes(max);
         if (min != 0) s += ", min " + format_bytes(min);
-        s += "; free in the pool " + format_bytes(free_bytes) + ", largest free block " + format_bytes(largest_free) +
-             ", pending on streams " + format_bytes(pending);
+        s += "; free in the pool " + format_bytes(free_bytes) + ", largest free block " +
+             format_bytes(largest_free) + ", pending on streams " + format_bytes(pending);
         return s;
     }
 };
@@ -142,7 +145,8 @@ class invalid_alignment : public std::invalid_argument {
 /// Thrown when the driver fails for another reason than memory. Recovery is the application's.
 class driver_error : public std::runtime_error {
   public:
-    driver_error(status s, const std::string& text) : std::runtime_error(text + " (" + to_string(s) + ")"), status_(s) {}
+    driver_error(status s, const std::string& text)
+        : std::runtime_error(text + " (" + to_string(s) + ")"), status_(s) {}
     [[nodiscard]] status code() const noexcept { return status_; }
 
   private:
@@ -158,13 +162,13 @@ class driver_error : public std::runtime_error {
 
 /// Kinds of misuse.
 enum class misuse_kind : std::uint8_t {
-    foreign_pointer,  ///< no memory of this resource
-    wrong_arena,      ///< memory of another arena
-    double_free,      ///< was this resource's, is free already
-    interior_pointer, ///< inside a live block, not its start
-    size_mismatch,    ///< a live block, freed with another size than it was allocated with
+    foreign_pointer,     ///< no memory of this resource
+    wrong_arena,         ///< memory of another arena
+    double_free,         ///< was this resource's, is free already
+    interior_pointer,    ///< inside a live block, not its start
+    size_mismatch,       ///< a live block, freed with another size than it was allocated with
     live_at_destruction, ///< a pool or arena destroyed with live blocks: `bytes` of them
-    driver,           ///< not the caller's fault: the driver refused to take memory back
+    driver,              ///< not the caller's fault: the driver refused to take memory back
 };
 
 constexpr const char* to_string(misuse_kind k) noexcept {
@@ -184,19 +188,22 @@ constexpr const char* to_string(misuse_kind k) noexcept {
 struct misuse {
     misuse_kind kind = misuse_kind::foreign_pointer;
     const void* pointer = nullptr;
-    std::size_t bytes = 0;    ///< as the caller gave them
-    std::size_t expected = 0; ///< as recorded, for `size_mismatch`; number of blocks, for `live_at_destruction`
-    short_text owner;         ///< path of the arena that was addressed
-    short_text real_owner;    ///< path of the arena that owns the pointer, for `wrong_arena`
+    std::size_t bytes = 0; ///< as the caller gave them
+    std::size_t expected =
+        0;              ///< as recorded, for `size_mismatch`; number of blocks, for `live_at_destruction`
+    short_text owner{}; ///< path of the arena that was addressed
+    short_text real_owner{}; ///< path of the arena that owns the pointer, for `wrong_arena`
     status driver_status = status::ok;
 
     /// Returns: one line for a person.
     [[nodiscard]] std::string text() const {
         char head[96];
-        std::snprintf(head, sizeof head, "misuse: %s: pointer %p, %zu bytes", to_string(kind), pointer, bytes);
+        std::snprintf(head, sizeof head, "misuse: %s: pointer %p, %zu bytes", to_string(kind), pointer,
+                      bytes);
         std::string s = head;
         if (kind == misuse_kind::size_mismatch) s += ", allocated as " + std::to_string(expected) + " bytes";
-        if (kind == misuse_kind::live_at_destruction) s += " in " + std::to_string(expected) + " blocks still live";
+        if (kind == misuse_kind::live_at_destruction)
+            s += " in " + std::to_string(expected) + " blocks still live";
         if (!owner.empty()) s += ", in arena \"" + std::string(owner.view()) + "\"";
         if (!real_owner.empty()) s += ", which belongs to arena \"" + std::string(real_owner.view()) + "\"";
         if (driver_status != status::ok) s += std::string(", device said ") + to_string(driver_status);
@@ -224,13 +231,15 @@ inline misuse_handler set_misuse_handler(misuse_handler handler) noexcept {
     return detail::current_misuse_handler.exchange(handler ? handler : &detail::print_misuse);
 }
 
-/// While it lives, misuse reported from this thread passes through `refine(m, context)` first, so that an owner can
-/// add what a part of it does not know (an arena its name). Scopes nest; the innermost refines first.
+/// While it lives, misuse reported from this thread passes through `refine(m, context)` first, so that an
+/// owner can add what a part of it does not know (an arena its name). Scopes nest; the innermost refines
+/// first.
 class misuse_scope {
   public:
     using refiner = void (*)(misuse&, void* context) noexcept;
 
-    misuse_scope(refiner refine, void* context) noexcept : refine_(refine), context_(context), outer_(innermost()) {
+    misuse_scope(refiner function, void* context) noexcept
+        : refine_(function), context_(context), outer_(innermost()) {
         innermost() = this;
     }
     ~misuse_scope() { innermost() = outer_; }

@@ -1,7 +1,8 @@
 #pragma once
 
 /// \file
-/// `pending_uses`: blocks that several streams use (`record_use`), and blocks whose free waits for those streams.
+/// `pending_uses`: blocks that several streams use (`record_use`), and blocks whose free waits for those
+/// streams.
 ///
 ///     live block  --record_use(b, t)-->  a list of streams that use b besides its own
 ///     free of b   --begin_free(b)---->   one event on each of them, queued per stream in order of recording
@@ -9,19 +10,21 @@
 ///
 /// Invariants:
 ///   1. A block is reported complete exactly once, and only after every event of it has passed.
-///   2. Events of one stream pass in the order of their queue, so a poll asks each stream at most one question that is
+///   2. Events of one stream pass in the order of their queue, so a poll asks each stream at most one
+///   question that is
 ///      answered "not yet".
-///   3. An event is recorded only inside `begin_free`; the streams of `record_use` must live until then. Afterwards
+///   3. An event is recorded only inside `begin_free`; the streams of `record_use` must live until then.
+///   Afterwards
 ///      they may be destroyed: events survive their stream.
 ///   4. Nothing is recorded on a capturing stream. A block used in a capture is reported as captured instead.
 ///   5. `begin_free`, `poll` and `forget` never need host memory.
 ///
-/// If the driver fails to record, the free falls back to waiting for that stream; if that fails too, the block is
-/// reported *lost to ordering*: it may be reused only by somebody who synchronises with the whole device (giving its
-/// segment back does).
+/// If the driver fails to record, the free falls back to waiting for that stream; if that fails too, the
+/// block is reported *lost to ordering*: it may be reused only by somebody who synchronises with the whole
+/// device (giving its segment back does).
 ///
-/// Complexity: O(streams of the block) at the free, one event record each (0.45 us); O(streams + completed) a poll.
-/// Thread-safety: thread-compatible.
+/// Complexity: O(streams of the block) at the free, one event record each (0.45 us); O(streams + completed) a
+/// poll. Thread-safety: thread-compatible.
 
 #include <tenure/core/node_table.hpp>
 #include <tenure/device/device.hpp>
@@ -54,18 +57,19 @@ class pending_uses {
 
     ~pending_uses() {
         for (queue& q : queues_)
-            for (node_index i = q.head; i != no_node; i = nodes_[i].next_in_queue) events_->release(nodes_[i].event);
+            for (node_index i = q.head; i != no_node; i = nodes_[i].next_in_queue)
+                events_->release(nodes_[i].event);
     }
 
-    /// Effects: remembers that `stream` (with identity `id`) uses the live block; the second time does nothing.
-    /// Throws: `std::bad_alloc`; then nothing has changed.
+    /// Effects: remembers that `stream` (with identity `id`) uses the live block; the second time does
+    /// nothing. Throws: `std::bad_alloc`; then nothing has changed.
     void add(block_id block, stream_handle stream, std::uint64_t id) {
         if (block >= blocks_.size()) blocks_.resize(std::size_t{block} + 1);
         for (node_index i = blocks_[block].uses; i != no_node; i = nodes_[i].next_of_block)
             if (queues_[nodes_[i].queue].id == id) return;
-        nodes_.reserve_free(1);
+        nodes_.reserve(1);
         const node_index q = queue_of(stream, id);
-        const node_index use = nodes_.acquire();
+        const node_index use = nodes_.create();
         nodes_[use] = {block, q, no_node, blocks_[block].uses, nullptr};
         blocks_[block].uses = use;
     }
@@ -81,7 +85,7 @@ class pending_uses {
         for (node_index i = blocks_[block].uses; i != no_node;) {
             const node_index next = nodes_[i].next_of_block;
             drop(nodes_[i].queue);
-            nodes_.release(i);
+            nodes_.destroy(i);
             i = next;
         }
         blocks_[block].uses = no_node;
@@ -96,7 +100,7 @@ class pending_uses {
             const node_index next = nodes_[i].next_of_block;
             if (!enqueue(block, i, outcome)) {
                 drop(nodes_[i].queue);
-                nodes_.release(i);
+                nodes_.destroy(i);
             }
             i = next;
         }
@@ -109,9 +113,9 @@ class pending_uses {
         return outcome;
     }
 
-    /// Effects: asks which marked work has passed. Calls completed(block, free_outcome) for each block that is
-    /// complete now (`pending` false; `lost` and `capture` as found at its free).
-    /// Returns: whether there was one.
+    /// Effects: asks which marked work has passed. Calls completed(block, free_outcome) for each block that
+    /// is complete now (`pending` false; `lost` and `capture` as found at its free). Returns: whether there
+    /// was one.
     template <class F>
     bool poll(F&& completed) {
         return visit(completed, [this](event_handle e) { return device_->query(e) == status::ok; });
@@ -141,7 +145,7 @@ class pending_uses {
         node_index tail = no_node;
         std::uint32_t references = 0; ///< uses of live blocks and queued events
     };
-    struct block {
+    struct block_waits {
         node_index uses = no_node;
         std::uint32_t waiting = 0;
         std::uint64_t capture = 0;
@@ -211,7 +215,7 @@ class pending_uses {
                 const block_id id = nodes_[i].block;
                 q.head = nodes_[i].next_in_queue;
                 events_->release(nodes_[i].event);
-                nodes_.release(i);
+                nodes_.destroy(i);
                 drop(qi);
                 if (--blocks_[id].waiting != 0) continue;
                 --pending_;
@@ -227,11 +231,11 @@ class pending_uses {
 
     Device* device_;
     event_cache<Device>* events_;
-    node_table<node, &node::next_of_block> nodes_;
+    node_table<node> nodes_;
     std::vector<queue> queues_;
     std::vector<node_index> idle_queues_;
     std::unordered_map<std::uint64_t, node_index> by_id_;
-    std::vector<block> blocks_; ///< by block id
+    std::vector<block_waits> blocks_; ///< by block id
     std::size_t pending_ = 0;
 };
 

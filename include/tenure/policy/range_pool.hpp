@@ -4,8 +4,8 @@
 /// `range_pool<Device, Layout>`: the engine of the pools that are one layout over segments of device memory.
 ///
 ///     where?   Layout        best fit, bitmap, buddy, slab: blocks inside ranges
-///     when?    stream_order  which free blocks a stream may take; pending_uses for blocks that several streams use
-///     whence?  segments      ranges bought from the device; the device may be an arena's meter
+///     when?    stream_order  which free blocks a stream may take; pending_uses for blocks that several
+///     streams use whence?  segments      ranges bought from the device; the device may be an arena's meter
 ///
 /// An allocation searches its stream's free blocks. On a miss, in this order, stopping at the first success:
 ///   1. what has completed meanwhile: pending frees, marks of other streams
@@ -16,13 +16,14 @@
 ///   6. waiting for marks and pending frees (`synchronize_on_oom`), then a last search and 4 again
 ///   7. a typed failure; nothing has changed
 ///
-/// Captured graphs: a block allocated on a capturing stream belongs to that capture, since a replay may write to it.
-/// When freed it may serve later allocations of the same stream in the same capture, and nobody else until
-/// `release_captured`. Such an allocation takes only settled or new memory.
+/// Captured graphs: a block allocated on a capturing stream belongs to that capture, since a replay may write
+/// to it. When freed it may serve later allocations of the same stream in the same capture, and nobody else
+/// until `release_captured`. Such an allocation takes only settled or new memory.
 ///
 /// Invariants:
 ///   1. Every live block is in the pointer map, and its side-table entry holds its size as requested.
-///   2. `reserved` equals what the segments take from the device; `allocated` the sum of used blocks of the layout.
+///   2. `reserved` equals what the segments take from the device; `allocated` the sum of used blocks of the
+///   layout.
 ///   3. No block is handed out before the work of its former users is over or ordered before.
 ///
 /// Thread-safety: thread-safe. One mutex, held over driver calls; it is not held over the misuse handler.
@@ -51,8 +52,12 @@ class range_pool {
     using options_type = pool_options;
 
     explicit range_pool(Device& device, pool_options options = {}) noexcept
-        : device_(&device), options_(options), backing_(device), events_(device), uses_(device, events_),
-          order_(device, events_, options.mark_bytes) {}
+        : device_(&device)
+        , options_(options)
+        , backing_(device)
+        , events_(device)
+        , uses_(device, events_)
+        , order_(device, events_, options.mark_bytes) {}
 
     range_pool(const range_pool&) = delete;
     range_pool& operator=(const range_pool&) = delete;
@@ -100,7 +105,9 @@ class range_pool {
         report(take_back(p, bytes, default_stream, free_kind::synchronous));
     }
 
-    void release(void* p) noexcept { report(take_back(p, any_size, default_stream, free_kind::on_own_stream)); }
+    void release(void* p) noexcept {
+        report(take_back(p, any_size, default_stream, free_kind::on_own_stream));
+    }
 
     void record_use(void* p, stream_handle stream) noexcept {
         if (p == nullptr) return;
@@ -142,7 +149,8 @@ class range_pool {
         return give_back_until(bytes_to_keep);
     }
 
-    /// Effects: the graphs made from this capture are gone and their work is over; their memory is free for all.
+    /// Effects: the graphs made from this capture are gone and their work is over; their memory is free for
+    /// all.
     void release_captured(std::uint64_t capture) noexcept {
         const std::lock_guard lock(mutex_);
         for (std::size_t i = 0; i < captured_.size();) {
@@ -285,7 +293,8 @@ class range_pool {
             live_.insert(blocks_.offset(id), id);
         } catch (...) {
             // It came from the lane or from `settled`: the lane is the stricter of the two.
-            blocks_.deallocate(id, q.lane == ordering_type::no_lane ? ordering_type::settled : order_.open(q.lane));
+            blocks_.deallocate(id, q.lane == ordering_type::no_lane ? ordering_type::settled
+                                                                    : order_.open(q.lane));
             throw;
         }
         counters_.allocated.add(blocks_.size(id));
@@ -388,14 +397,17 @@ class range_pool {
         const layout::block_id id = *found;
         block_info& b = info_[id];
         if (bytes != any_size && bytes != b.requested)
-            return misuse{.kind = misuse_kind::size_mismatch, .pointer = p, .bytes = bytes, .expected = b.requested};
+            return misuse{
+                .kind = misuse_kind::size_mismatch, .pointer = p, .bytes = bytes, .expected = b.requested};
 
         if (kind == free_kind::on_own_stream && b.sync) kind = free_kind::synchronous;
         stream_state state{b.stream_id, 0};
         if (kind == free_kind::on_stream) {
             const result<stream_state, status> now = device_->describe(stream);
-            if (now) state = *now;
-            else b.lost = true;
+            if (now)
+                state = *now;
+            else
+                b.lost = true;
         }
         live_.erase(to_address(p));
         counters_.requested.subtract(b.requested);
@@ -416,7 +428,8 @@ class range_pool {
             b.lost = b.lost || outcome.lost || (b.capture != 0);
             if (outcome.capture != 0) b.capture = outcome.capture, b.lost = true;
         }
-        if (b.capture != 0 && b.capture != state.capture) b.lost = true; // not reusable inside the capture either
+        if (b.capture != 0 && b.capture != state.capture)
+            b.lost = true; // not reusable inside the capture either
         const lane_id lane = complete(id);
         if (kind == free_kind::on_stream && !in_capture && state.id == b.stream_id)
             order_.mark_if_due(lane, stream, blocks_);
@@ -447,13 +460,17 @@ class range_pool {
 
     /// Effects: turns completed work into free memory. Returns: whether there was any.
     bool settle() noexcept {
-        const auto completed = [this](layout::block_id id, const auto& outcome) { finish_pending(id, outcome); };
+        const auto completed = [this](layout::block_id id, const auto& outcome) {
+            finish_pending(id, outcome);
+        };
         const bool a = uses_.poll(completed);
         return order_.poll(blocks_) || a;
     }
 
     bool wait_for_all() noexcept {
-        const auto completed = [this](layout::block_id id, const auto& outcome) { finish_pending(id, outcome); };
+        const auto completed = [this](layout::block_id id, const auto& outcome) {
+            finish_pending(id, outcome);
+        };
         const bool a = uses_.synchronize(completed);
         return order_.synchronize(blocks_) || a;
     }
@@ -476,7 +493,8 @@ class range_pool {
 
     /// Says what is wrong with a pointer that is not a live block. Linear in the blocks: only misuse pays.
     [[nodiscard]] misuse classify(const void* p, std::size_t bytes) const noexcept {
-        misuse wrong{.kind = misuse_kind::foreign_pointer, .pointer = p, .bytes = bytes == any_size ? 0 : bytes};
+        misuse wrong{
+            .kind = misuse_kind::foreign_pointer, .pointer = p, .bytes = bytes == any_size ? 0 : bytes};
         const std::uint64_t at = to_address(p);
         if (backing_.find(at).size == 0) return wrong;
         wrong.kind = misuse_kind::double_free;
@@ -507,10 +525,14 @@ class range_pool {
         const std::size_t others = order_.bytes_of_others(q.lane, blocks_);
         f.pending = counters_.pending + others;
         device_->explain(f);
-        if (s == status::capture_violation) f.cause = failure_cause::capture;
-        else if (s != status::out_of_memory && s != status::over_limit) f.cause = failure_cause::driver;
-        else if (f.free_bytes - others >= q.rounded) f.cause = failure_cause::fragmentation;
-        else if (f.free_bytes + counters_.pending >= q.rounded) f.cause = failure_cause::stream_pending;
+        if (s == status::capture_violation)
+            f.cause = failure_cause::capture;
+        else if (s != status::out_of_memory && s != status::over_limit)
+            f.cause = failure_cause::driver;
+        else if (f.free_bytes - others >= q.rounded)
+            f.cause = failure_cause::fragmentation;
+        else if (f.free_bytes + counters_.pending >= q.rounded)
+            f.cause = failure_cause::stream_pending;
         return f;
     }
 
@@ -533,8 +555,10 @@ class range_pool {
             follow(segments, s.count());
         }
         static void follow(gauge& g, std::size_t now) noexcept {
-            if (now > g.current) g.add(now - g.current);
-            else g.subtract(g.current - now);
+            if (now > g.current)
+                g.add(now - g.current);
+            else
+                g.subtract(g.current - now);
         }
     };
 
@@ -546,8 +570,8 @@ class range_pool {
     pending_uses<Device> uses_;
     ordering_type order_;
     Layout blocks_;
-    pointer_map live_;                      ///< address of a live block -> id
-    std::vector<block_info> info_;          ///< by block id
+    pointer_map live_;                       ///< address of a live block -> id
+    std::vector<block_info> info_;           ///< by block id
     std::vector<layout::block_id> captured_; ///< freed, but a graph may replay into them
     counters counters_;
 };

@@ -8,7 +8,8 @@
 ///         metered   charges what the pool takes from the device
 ///           device  shared by all
 ///
-/// An arena is a `resource`; it charges **reserved** bytes: live blocks, cached blocks, pending frees, all of it.
+/// An arena is a `resource`; it charges **reserved** bytes: live blocks, cached blocks, pending frees, all of
+/// it.
 ///
 /// Invariants:
 ///   1. `charged <= max` whenever a charge is granted, for every interleaving of threads, to the byte.
@@ -16,9 +17,10 @@
 ///   3. A failing request changes nothing, and never makes another tenant's request fail.
 ///   4. After all blocks are freed and `trim(0)`, `charged` is exactly 0.
 ///
-/// At the limit: the pool's own steps first (completed frees, free memory of other streams, empty segments given
-/// back), then `on_pressure`, then a typed failure that names the arena. Steps that need several arenas (taking idle
-/// memory of siblings, waiting in line) belong to the hierarchy above it, which an arena does not know.
+/// At the limit: the pool's own steps first (completed frees, free memory of other streams, empty segments
+/// given back), then `on_pressure`, then a typed failure that names the arena. Steps that need several arenas
+/// (taking idle memory of siblings, waiting in line) belong to the hierarchy above it, which an arena does
+/// not know.
 ///
 /// Thread-safety: thread-safe, except construction and destruction.
 
@@ -36,19 +38,20 @@
 
 namespace tenure {
 
-/// What happens to blocks that are live when their arena is destroyed. Their memory goes back to the device always.
+/// What happens to blocks that are live when their arena is destroyed. Their memory goes back to the device
+/// always.
 enum class live_blocks {
     report,  ///< it is a misuse: `live_at_destruction`, with the number of blocks and bytes
     release, ///< it is expected
 };
 
 struct arena_options {
-    std::string name = "arena";       ///< in every error
-    std::size_t max = no_limit;       ///< bytes; the hard limit
+    std::string name = "arena"; ///< in every error
+    std::size_t max = no_limit; ///< bytes; the hard limit
     live_blocks at_destruction = live_blocks::report;
 
-    /// Called, with no lock held, when an allocation is about to fail for memory. It may free blocks of this arena.
-    /// Returns: whether trying again makes sense. May be called by several threads at once.
+    /// Called, with no lock held, when an allocation is about to fail for memory. It may free blocks of this
+    /// arena. Returns: whether trying again makes sense. May be called by several threads at once.
     std::function<bool(const allocation_failure&)> on_pressure{};
 };
 
@@ -63,9 +66,11 @@ class arena {
     explicit arena(Device& device, arena_options options = {}, policy_options policy = {})
         : options_(std::move(options)), meter_(options_.name, options_.max), device_(device, meter_) {
         policy_.emplace(device_, std::move(policy));
-        arena_registry::instance().enter(
-            {this, [](const void* self, const void* p) noexcept { return static_cast<const arena*>(self)->owns(p); },
-             short_text(options_.name)});
+        arena_registry::instance().enter({this,
+                                          [](const void* self, const void* p) noexcept {
+                                              return static_cast<const arena*>(self)->owns(p);
+                                          },
+                                          short_text(options_.name)});
     }
 
     arena(const arena&) = delete;
@@ -104,7 +109,8 @@ class arena {
 
     void deallocate(stream_handle stream, void* p, std::size_t bytes,
                     std::size_t alignment = default_alignment) noexcept {
-        if (const deallocate_result r = try_deallocate(stream, p, bytes, alignment); !r) report_misuse(r.error());
+        if (const deallocate_result r = try_deallocate(stream, p, bytes, alignment); !r)
+            report_misuse(r.error());
     }
 
     deallocate_result try_deallocate(stream_handle stream, void* p, std::size_t bytes,
@@ -147,9 +153,9 @@ class arena {
     /// Returns: what the arena holds and may hold, taken at one instant.
     [[nodiscard]] meter_reading limits() const noexcept { return meter_.read(); }
 
-    /// Effects: the limit is `max` bytes from now on; charges granted earlier stay, nothing is killed. Free memory
-    /// above it is given back to the device as far as it can be.
-    /// Returns: bytes by which the arena is still over it.
+    /// Effects: the limit is `max` bytes from now on; charges granted earlier stay, nothing is killed. Free
+    /// memory above it is given back to the device as far as it can be. Returns: bytes by which the arena is
+    /// still over it.
     std::size_t set_max(std::size_t max) {
         if (meter_.set_max(max) != 0) policy_->trim(max);
         return meter_.set_max(max);

@@ -1,23 +1,25 @@
 #pragma once
 
 /// \file
-/// `metered<Device>`: a device whose memory somebody pays for. It stands between a policy and the real device and
-/// models the same concepts, so a policy does not know it is there.
+/// `metered<Device>`: a device whose memory somebody pays for. It stands between a policy and the real device
+/// and models the same concepts, so a policy does not know it is there.
 ///
 ///     policy --> metered --charge--> meter
 ///                   |
 ///                   +--take--> device
 ///
 /// Invariants:
-///   1. Bytes taken from the device through it are charged before they are taken and refunded after they are given
+///   1. Bytes taken from the device through it are charged before they are taken and refunded after they are
+///   given
 ///      back: `held <= charged <= max` at every instant.
 ///   2. Whatever fails, the charge of what was not taken goes back.
 ///
-/// Driver pools grow by themselves, in steps of `pool_step()`. An allocation can make a pool grow by at most its size
-/// rounded up to a step, and never beyond the pool's own limit; that bound is charged before the call, and what the
-/// pool did not take is refunded after reading how much it holds. The pool's own limit is set to the largest multiple
-/// of the step that fits under `max` when the pool is made, so that a pool which is full to its limit can still serve
-/// from what it holds. Raising `max` later does not raise that limit; lowering it works at once.
+/// Driver pools grow by themselves, in steps of `pool_step()`. An allocation can make a pool grow by at most
+/// its size rounded up to a step, and never beyond the pool's own limit; that bound is charged before the
+/// call, and what the pool did not take is refunded after reading how much it holds. The pool's own limit is
+/// set to the largest multiple of the step that fits under `max` when the pool is made, so that a pool which
+/// is full to its limit can still serve from what it holds. Raising `max` later does not raise that limit;
+/// lowering it works at once.
 ///
 /// Cost: one uncontended lock a call that takes memory; nothing on the others. Thread-safety: thread-safe.
 
@@ -58,15 +60,12 @@ class metered {
 
     // ---- driver pools: charged by what they hold ----
 
-    [[nodiscard]] std::size_t pool_step() const noexcept
-        requires pool_device<Device>
-    {
+    [[nodiscard]] std::size_t pool_step() const noexcept requires pool_device<Device> {
         return device_->pool_step();
     }
 
-    result<pool_handle, status> create_pool(const pool_properties& wanted) noexcept
-        requires pool_device<Device>
-    {
+    result<pool_handle, status>
+    create_pool(const pool_properties& wanted) noexcept requires pool_device<Device> {
         pool_properties properties = wanted;
         if (const std::size_t max = meter_->read().max; max != no_limit) {
             // A limit of zero steps cannot be said to the driver (0 means none); such a pool is never asked.
@@ -84,9 +83,7 @@ class metered {
         return pool;
     }
 
-    status destroy_pool(pool_handle pool) noexcept
-        requires pool_device<Device>
-    {
+    status destroy_pool(pool_handle pool) noexcept requires pool_device<Device> {
         const std::lock_guard lock(mutex_);
         const status s = device_->destroy_pool(pool);
         if (s != status::ok) return s;
@@ -95,9 +92,8 @@ class metered {
         return s;
     }
 
-    result<void*, status> allocate_from(pool_handle pool, std::size_t bytes, stream_handle stream) noexcept
-        requires pool_device<Device>
-    {
+    result<void*, status> allocate_from(pool_handle pool, std::size_t bytes,
+                                        stream_handle stream) noexcept requires pool_device<Device> {
         const std::lock_guard lock(mutex_);
         account& a = account_of(pool);
         std::size_t growth = round_up(bytes, pool_step());
@@ -106,7 +102,8 @@ class metered {
         if (!charge) return charge.error();
         result<void*, status> p = device_->allocate_from(pool, bytes, stream);
         const result<pool_memory, status> now = device_->memory_of(pool);
-        const std::size_t grown = now ? now->reserved - a.held : growth; // unknown: assume the most until it is known
+        const std::size_t grown =
+            now ? now->reserved - a.held : growth; // unknown: assume the most until it is known
         a.held += grown;
         charge->commit(grown);
         // The pool's own limit stands for the tenant's.
@@ -115,15 +112,12 @@ class metered {
         return p;
     }
 
-    status deallocate_to(pool_handle pool, void* p, stream_handle stream) noexcept
-        requires pool_device<Device>
-    {
+    status deallocate_to(pool_handle pool, void* p,
+                         stream_handle stream) noexcept requires pool_device<Device> {
         return device_->deallocate_to(pool, p, stream);
     }
 
-    status trim_pool(pool_handle pool, std::size_t keep) noexcept
-        requires pool_device<Device>
-    {
+    status trim_pool(pool_handle pool, std::size_t keep) noexcept requires pool_device<Device> {
         const std::lock_guard lock(mutex_);
         const status s = device_->trim_pool(pool, keep);
         account& a = account_of(pool);
@@ -134,21 +128,23 @@ class metered {
         return s;
     }
 
-    result<pool_memory, status> memory_of(pool_handle pool) noexcept
-        requires pool_device<Device>
-    {
+    result<pool_memory, status> memory_of(pool_handle pool) noexcept requires pool_device<Device> {
         return device_->memory_of(pool);
     }
 
     // ---- everything else: passed on ----
 
-    [[nodiscard]] std::size_t allocation_granularity() const noexcept { return device_->allocation_granularity(); }
+    [[nodiscard]] std::size_t allocation_granularity() const noexcept {
+        return device_->allocation_granularity();
+    }
     result<device_memory, status> memory() noexcept { return device_->memory(); }
     result<stream_state, status> describe(stream_handle stream) noexcept { return device_->describe(stream); }
     [[nodiscard]] bool permanent(stream_handle stream) const noexcept { return device_->permanent(stream); }
     result<event_handle, status> create_event() noexcept { return device_->create_event(); }
     status destroy_event(event_handle event) noexcept { return device_->destroy_event(event); }
-    status record(event_handle event, stream_handle stream) noexcept { return device_->record(event, stream); }
+    status record(event_handle event, stream_handle stream) noexcept {
+        return device_->record(event, stream);
+    }
     status query(event_handle event) noexcept { return device_->query(event); }
     status synchronize(event_handle event) noexcept { return device_->synchronize(event); }
     status synchronize(stream_handle stream) noexcept { return device_->synchronize(stream); }
@@ -177,12 +173,14 @@ class metered {
     }
 
     account& account_of(pool_handle pool) noexcept {
-        return *std::find_if(pools_.begin(), pools_.end(), [pool](const account& a) { return a.pool == pool; });
+        return *std::find_if(pools_.begin(), pools_.end(),
+                             [pool](const account& a) { return a.pool == pool; });
     }
 
     Device* device_;
     meter* meter_;
-    std::mutex mutex_; ///< guards `pools_` and keeps the bytes a pool holds from changing between reads; taken before the meter's
+    std::mutex mutex_; ///< guards `pools_` and keeps the bytes a pool holds from changing between reads;
+                       ///< taken before the meter's
     std::vector<account> pools_;
 };
 

@@ -1,0 +1,11 @@
+#pragma once
+
+/// \file
+/// Layer `policy`: the pools that a user names.
+
+#include <tenure/policy/async_pool.hpp>
+#include <tenure/policy/best_fit_pool.hpp>
+#include <tenure/policy/binned.hpp>
+#include <tenure/policy/buddy_pool.hpp>
+#include <tenure/policy/caching_pool.hpp>
+#include <tenure/policy/slab_pool.hpp>

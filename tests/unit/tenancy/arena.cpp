@@ -1,0 +1,212 @@
+#include "support/catch.hpp"
+#include "support/misuse_log.hpp"
+
+#include <tenure/device.hpp>
+#include <tenure/policy/async_pool.hpp>
+#include <tenure/policy/best_fit_pool.hpp>
+#include <tenure/policy/caching_pool.hpp>
+#include <tenure/tenancy.hpp>
+
+#include <string>
+#include <vector>
+
+using namespace tenure;
+using namespace tenure::literals;
+
+namespace {
+
+using best_fit_arena = arena<best_fit_pool, sim::device>;
+using caching_arena = arena<caching_pool, sim::device>;
+using async_arena = arena<async_pool, sim::device>;
+
+static_assert(resource<best_fit_arena> && resource<caching_arena> && resource<async_arena>);
+static_assert(device<metered<sim::device>> && pool_device<metered<sim::device>>);
+
+} // namespace
+
+TEST_CASE("an arena charges what its pool holds from the device", "[tenancy][arena]") {
+    sim::device dev;
+    best_fit_arena a(dev, {.name = "alice", .max = 1_GiB});
+    void* p = a.allocate(default_stream, 5_MiB);
+    CHECK(a.limits().charged == dev.reserved());
+    CHECK(a.limits().charged == a.usage().reserved.current);
+    a.deallocate(default_stream, p, 5_MiB);
+    CHECK(a.limits().charged == dev.reserved()); // still held, still paid for
+    a.trim(0);
+    CHECK(a.limits().charged == 0);
+    CHECK(dev.reserved() == 0);
+}
+
+TEST_CASE("a refusal at the limit names the arena, its use and its limit", "[tenancy][arena]") {
+    sim::device dev;
+    best_fit_arena a(dev, {.name = "alice", .max = 100_MiB});
+    void* p = a.allocate(default_stream, 60_MiB);
+    const auto r = a.try_allocate(default_stream, 60_MiB);
+    REQUIRE_FALSE(r);
+    CHECK(r.error().cause == failure_cause::arena_limit);
+    CHECK(r.error().arena.view() == "alice");
+    CHECK(r.error().max == 100_MiB);
+    CHECK(r.error().used == a.limits().charged);
+    CHECK(r.error().requested == 60_MiB);
+    CHECK(r.error().text().find("alice") != std::string::npos);
+    try {
+        (void)a.allocate(default_stream, 60_MiB);
+        FAIL("allocated over the limit");
+    } catch (const out_of_memory& e) {
+        CHECK(std::string(e.what()).find("out of memory") == 0);
+        CHECK(e.failure().cause == failure_cause::arena_limit);
+    }
+    a.deallocate(default_stream, p, 60_MiB);
+}
+
+TEST_CASE("an arena with a limit below one segment step refuses everything and leaks nothing",
+          "[tenancy][arena]") {
+    sim::device dev;
+    for (const std::size_t max : {std::size_t{0}, std::size_t{1}, 2_MiB - 1}) {
+        best_fit_arena a(dev, {.name = "tiny", .max = max});
+        CHECK_FALSE(a.try_allocate(default_stream, 1));
+        async_arena b(dev, {.name = "tiny pool", .max = max});
+        CHECK_FALSE(b.try_allocate(default_stream, 1));
+        CHECK(dev.reserved() == 0);
+    }
+}
+
+TEST_CASE("at the limit an arena gives back its own empty segments before it refuses", "[tenancy][arena]") {
+    sim::device dev;
+    best_fit_arena a(dev, {.name = "alice", .max = 100_MiB}, {.segment_bytes = 2_MiB});
+    void* small = a.allocate(default_stream, 40_MiB);
+    void* other = a.allocate(default_stream, 40_MiB);
+    a.deallocate(default_stream, small, 40_MiB);
+    a.deallocate(default_stream, other, 40_MiB);
+    void* large = a.allocate(default_stream, 100_MiB); // only fits once both are gone
+    CHECK(dev.reserved() == 100_MiB);
+    a.deallocate(default_stream, large, 100_MiB);
+}
+
+TEST_CASE("on_pressure may make room, is called without locks, and only when memory is what is missing",
+          "[tenancy][arena]") {
+    sim::device dev;
+    void* cached = nullptr;
+    int calls = 0;
+    best_fit_arena* self = nullptr;
+    best_fit_arena a(dev, {.name = "alice", .max = 64_MiB, .on_pressure = [&](const allocation_failure& f) {
+                               ++calls;
+                               CHECK(f.arena.view() == "alice");
+                               if (cached == nullptr) return false;
+                               self->deallocate(default_stream, cached,
+                                                50_MiB); // would deadlock under a lock
+                               cached = nullptr;
+                               return true;
+                           }});
+    self = &a;
+    cached = a.allocate(default_stream, 50_MiB);
+    void* p = a.allocate(default_stream, 50_MiB);
+    CHECK(calls == 1);
+    CHECK_FALSE(a.try_allocate(default_stream, 50_MiB));
+    CHECK(calls == 2);
+    CHECK_FALSE(a.try_allocate(default_stream, 1, 3));
+    CHECK(calls == 2);
+    a.deallocate(default_stream, p, 50_MiB);
+}
+
+TEST_CASE("set_max below use trims what is free and kills nothing", "[tenancy][arena]") {
+    sim::device dev;
+    best_fit_arena a(dev, {.name = "alice", .max = 200_MiB}, {.segment_bytes = 2_MiB});
+    void* live = a.allocate(default_stream, 60_MiB);
+    void* idle = a.allocate(default_stream, 80_MiB);
+    a.deallocate(default_stream, idle, 80_MiB);
+    CHECK(a.set_max(50_MiB) == 10_MiB); // the free 80 went back, the live 60 stay
+    CHECK(a.owns(live));
+    CHECK_FALSE(a.try_allocate(default_stream, 1_MiB));
+    CHECK(a.set_max(64_MiB) == 0);
+    void* more = a.allocate(default_stream, 1_MiB);
+    a.deallocate(default_stream, more, 1_MiB);
+    a.deallocate(default_stream, live, 60_MiB);
+}
+
+TEST_CASE("memory of another arena is recognised and named", "[tenancy][arena][misuse]") {
+    sim::device dev;
+    test::misuse_log log;
+    best_fit_arena alice(dev, {.name = "alice"});
+    caching_arena bob(dev, {.name = "bob"});
+    void* p = alice.allocate(default_stream, 1_MiB);
+
+    const auto r = bob.try_deallocate(default_stream, p, 1_MiB);
+    REQUIRE_FALSE(r);
+    CHECK(r.error().kind == misuse_kind::wrong_arena);
+    CHECK(r.error().owner.view() == "bob");
+    CHECK(r.error().real_owner.view() == "alice");
+
+    bob.deallocate(default_stream, p, 1_MiB);
+    bob.release(p);
+    bob.deallocate_sync(p, 1_MiB, 256);
+    bob.record_use(p, default_stream);
+    REQUIRE(log.size() == 4);
+    for (std::size_t i = 0; i < log.size(); ++i) {
+        CHECK(log[i].kind == misuse_kind::wrong_arena);
+        CHECK(log[i].owner.view() == "bob");
+        CHECK(log[i].real_owner.view() == "alice");
+    }
+    CHECK(alice.owns(p)); // nothing of it freed anything
+    alice.deallocate(default_stream, p, 1_MiB);
+    CHECK(log.size() == 4);
+}
+
+TEST_CASE("a pointer that no arena knows stays a foreign pointer", "[tenancy][arena][misuse]") {
+    sim::device dev;
+    best_fit_arena alice(dev, {.name = "alice"});
+    const auto r = alice.try_deallocate(default_stream, to_pointer(0x1000), 1);
+    REQUIRE_FALSE(r);
+    CHECK(r.error().kind == misuse_kind::foreign_pointer);
+    CHECK(r.error().owner.view() == "alice");
+}
+
+TEST_CASE("an arena destroyed with live blocks says so by name and gives the memory back",
+          "[tenancy][arena][misuse]") {
+    sim::device dev;
+    test::misuse_log log;
+    {
+        best_fit_arena alice(dev, {.name = "alice"});
+        (void)alice.allocate(default_stream, 3_MiB);
+        (void)alice.allocate(default_stream, 5_MiB);
+    }
+    REQUIRE(log.size() == 1);
+    CHECK(log[0].kind == misuse_kind::live_at_destruction);
+    CHECK(log[0].owner.view() == "alice");
+    CHECK(log[0].bytes == 8_MiB);
+    CHECK(log[0].expected == 2);
+    CHECK(dev.reserved() == 0);
+}
+
+TEST_CASE("an arena that may be destroyed with live blocks is silent", "[tenancy][arena]") {
+    sim::device dev;
+    test::misuse_log log;
+    {
+        best_fit_arena alice(dev, {.name = "alice", .at_destruction = live_blocks::release});
+        (void)alice.allocate(default_stream, 3_MiB);
+        async_arena bob(dev, {.name = "bob", .at_destruction = live_blocks::release});
+        (void)bob.allocate(default_stream, 3_MiB);
+    }
+    CHECK(log.size() == 0);
+    CHECK(dev.reserved() == 0);
+}
+
+TEST_CASE("a driver pool in an arena never holds more than the limit, steps included",
+          "[tenancy][arena][async]") {
+    sim::device dev;
+    async_arena a(dev, {.name = "pool", .max = 100_MiB}); // three steps of 32 MiB
+    std::vector<void*> blocks;
+    while (auto r = a.try_allocate(default_stream, 10_MiB)) blocks.push_back(*r);
+    CHECK(dev.reserved_peak() <= 96_MiB);
+    CHECK(a.limits().charged == dev.reserved());
+    CHECK(blocks.size() == 9); // three a step
+    a.deallocate(default_stream, blocks.back(), 10_MiB);
+    blocks.pop_back();
+    auto again = a.try_allocate(default_stream, 10_MiB); // full to the limit, served from what it holds
+    REQUIRE(again);
+    blocks.push_back(*again);
+    for (void* p : blocks) a.deallocate(default_stream, p, 10_MiB);
+    a.trim(0);
+    CHECK(a.limits().charged == 0);
+    CHECK(dev.reserved() == 0);
+}
