@@ -25,9 +25,14 @@ if(CMAKE_CUDA_COMPILER)
     find_package(CUDAToolkit REQUIRED)
     # The toolkit for code that the host's compiler reads: nvcc finds CCCL by itself, g++ does not.
     add_library(tenure_cuda_toolkit INTERFACE)
+    set(cxx $<COMPILE_LANGUAGE:CXX>)
     target_link_libraries(tenure_cuda_toolkit INTERFACE CUDA::cudart_static)
     target_include_directories(tenure_cuda_toolkit SYSTEM INTERFACE
-        $<$<COMPILE_LANGUAGE:CXX>:${CUDAToolkit_INCLUDE_DIRS}> $<$<COMPILE_LANGUAGE:CXX>:${CUDAToolkit_INCLUDE_DIRS}/cccl>)
+        $<${cxx}:${CUDAToolkit_INCLUDE_DIRS}> $<${cxx}:${CUDAToolkit_INCLUDE_DIRS}/cccl>)
+    # By hand: before 3.25.2 CMake knows no CUDA_STANDARD 20.
+    target_compile_options(tenure_cuda_toolkit INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20>)
+    # CCCL 3.0, which CUDA 13.0 ships, hides cuda::mr without it; later versions do not look at it.
+    target_compile_definitions(tenure_cuda_toolkit INTERFACE LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE)
     set(TENURE_HAVE_CUDA ON)
     message(STATUS "tenure: CUDA parts with nvcc ${CMAKE_CUDA_COMPILER_VERSION}")
 elseif(TENURE_CUDA STREQUAL "ON")

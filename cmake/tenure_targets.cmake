@@ -11,10 +11,14 @@ target_link_libraries(tenure_own INTERFACE tenure::tenure)
 set(cxx $<COMPILE_LANGUAGE:CXX>)
 target_compile_options(tenure_own INTERFACE
     $<${cxx}:-Wall -Wextra -Wpedantic -Wconversion -Wshadow>
-    $<$<AND:${cxx},$<BOOL:${TENURE_WERROR}>>:-Werror>)
+    $<$<AND:${cxx},$<BOOL:${TENURE_WERROR}>>:-Werror>
+    # 20011: CCCL copies host types in functions that it marks for both sides.
+    $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra -diag-suppress=20011>
+    $<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${TENURE_WERROR}>>:-Werror=all-warnings>)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     # GCC 12 sees overlapping copies in std::string's operator+ that are not there (GCC bug 105651).
-    target_compile_options(tenure_own INTERFACE $<${cxx}:-Wno-restrict>)
+    target_compile_options(tenure_own INTERFACE
+        $<${cxx}:-Wno-restrict> $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wno-restrict>)
 endif()
 
 if(TENURE_SANITIZE STREQUAL "address")

@@ -8,6 +8,7 @@
 #include "support/random.hpp"
 
 #include <tenure/layout/best_fit.hpp>
+#include <tenure/layout/bitmap.hpp>
 #include <tenure/layout/buddy.hpp>
 #include <tenure/layout/slab.hpp>
 
@@ -47,7 +48,7 @@ struct layout_traits<layout::slab> : exact_layout_traits {
 using namespace tenure;
 
 TEMPLATE_TEST_CASE("random programs in a wide space agree with the oracle", "[layout][model]", //
-                   layout::best_fit, layout::buddy, layout::slab) {
+                   layout::best_fit, layout::bitmap, layout::buddy, layout::slab) {
     CAPTURE(test::seed());
     for (std::uint64_t round = 0; round < 4; ++round) {
         CAPTURE(round);
@@ -56,7 +57,7 @@ TEMPLATE_TEST_CASE("random programs in a wide space agree with the oracle", "[la
 }
 
 TEMPLATE_TEST_CASE("random programs in a narrow space agree with the oracle", "[layout][model]", //
-                   layout::best_fit, layout::buddy, layout::slab) {
+                   layout::best_fit, layout::bitmap, layout::buddy, layout::slab) {
     CAPTURE(test::seed());
     for (std::uint64_t round = 0; round < 4; ++round) {
         CAPTURE(round);

@@ -1,0 +1,78 @@
+#pragma once
+
+/// \file
+/// `cudaError_t` in the library's words, and who clears the runtime's last error.
+///
+/// The runtime keeps, per thread, the last error that any call returned, and a later *good* kernel launch
+/// reports it. So whoever handles an error must also take it out. Invariants of `settle`:
+///
+///   1. A handled failure takes exactly one error out: its own, which has already replaced any older one.
+///   2. Success and `not_ready` (which the runtime does not keep) touch nothing: an error that the
+///   application has not
+///      looked at yet stays where it is.
+///   3. `failed` is left in place: it is not ours to hide, and sticky errors cannot be cleared anyway.
+///   4. `shutting_down` makes no further call into a runtime that is being unloaded.
+///
+/// Thread-safety: thread-safe; the last error belongs to the calling thread.
+
+#include <tenure/core/status.hpp>
+
+#include <cuda_runtime_api.h>
+
+namespace tenure::cuda {
+
+/// Returns: what an allocator can do about `error`. Pure.
+constexpr status to_status(cudaError_t error) noexcept {
+    switch (error) {
+    case cudaSuccess: return status::ok;
+    case cudaErrorNotReady: return status::not_ready;
+    case cudaErrorMemoryAllocation: return status::out_of_memory;
+
+    case cudaErrorInvalidValue:
+    case cudaErrorInvalidDevicePointer:
+    case cudaErrorInvalidResourceHandle: return status::invalid_value;
+
+    case cudaErrorStreamCaptureUnsupported:
+    case cudaErrorStreamCaptureInvalidated:
+    case cudaErrorStreamCaptureMerge:
+    case cudaErrorStreamCaptureUnmatched:
+    case cudaErrorStreamCaptureUnjoined:
+    case cudaErrorStreamCaptureIsolation:
+    case cudaErrorStreamCaptureImplicit:
+    case cudaErrorStreamCaptureWrongThread:
+    case cudaErrorCapturedEvent: return status::capture_violation;
+
+    case cudaErrorNotSupported:
+    case cudaErrorCallRequiresNewerDriver: return status::not_supported;
+
+    case cudaErrorStubLibrary:        // 34: linked against the stub, not a driver
+    case cudaErrorInsufficientDriver: // 35: no driver at all, too
+    case cudaErrorNoDevice:
+    case cudaErrorInvalidDevice:
+    case cudaErrorDevicesUnavailable:
+    case cudaErrorSystemNotReady:
+    case cudaErrorSystemDriverMismatch:
+    case cudaErrorInitializationError: return status::no_device; // in the child of a fork
+
+    case cudaErrorCudartUnloading:
+    case cudaErrorContextIsDestroyed: return status::shutting_down;
+
+    default: return status::failed;
+    }
+}
+
+/// Effects: takes a handled failure out of the runtime's last error, see above. Returns: `to_status(error)`.
+/// Call it once per error, on the thread that got it.
+inline status settle(cudaError_t error) noexcept {
+    const status s = to_status(error);
+    switch (s) {
+    case status::ok:
+    case status::not_ready:
+    case status::failed:
+    case status::shutting_down: break;
+    default: (void)cudaGetLastError();
+    }
+    return s;
+}
+
+} // namespace tenure::cuda
