@@ -7,11 +7,10 @@
 /// names may be wrong. Upstream refuses to free a block that it does not know, or that is freed with another
 /// size; so a block is taken out here only if upstream would take it as well.
 ///
-///   1. An entry is added after upstream has handed the block out, and taken out before upstream takes it
-///   back.
-///      So no two entries ever claim one address, whatever other threads do in between.
+/// An entry is added after upstream has handed the block out, and taken out before upstream takes it back. So
+/// no two blocks ever claim one address, whatever other threads do in between.
 ///
-/// Cost: O(1); one hash lookup a call. `take` and `find` never need memory. Thread-compatible.
+/// Cost: one hash lookup a call. Only `insert` may need memory. Thread-safety: thread-compatible.
 
 #include <tenure/core/bits.hpp>
 #include <tenure/core/node_table.hpp>

@@ -5,15 +5,13 @@
 ///
 ///     program  -->  statistics  -->  upstream
 ///                       |
-///                       +-->  report(): requested bytes, blocks, failures; blocks and bytes for each size
-///                       class
+///                       +-->  report(): blocks, bytes, failures, and blocks and bytes by size class
 ///
 /// Class k counts the requests of more than 2^(k-1) and at most 2^k bytes. What upstream makes of them
 /// (rounding, reserved memory) is in its own `usage()`, which passes through.
 ///
-///   1. Sums over the classes equal the totals, at every moment that a report can see; peaks do not add up,
-///   as
-///      the classes peak at different times.
+///   1. Sums over the classes equal the totals in every report. Peaks do not add up: classes peak at
+///      different times.
 ///   2. Only what happened is counted: a free of an unknown pointer, or with another size than the block was
 ///      allocated with, goes to upstream, which reports the misuse, and changes no figure.
 ///   3. Blocks that were live when the adaptor came are not counted, nor is their free.
@@ -21,8 +19,9 @@
 /// Sizes at free come from an own map of the live blocks: `release` names no size, and a size that a caller
 /// gets wrong would spoil the figures for good.
 ///
-/// Cost of a call: a lock and a hash lookup. Thread-safety: as thread-safe as upstream; upstream is called
-/// without a lock held. held.
+/// Cost of a call: a lock and a hash lookup.
+///
+/// Thread-safety: as thread-safe as upstream; upstream is called without a lock held.
 
 #include <tenure/adapt/live_blocks.hpp>
 #include <tenure/core/bits.hpp>

@@ -1,8 +1,7 @@
 #pragma once
 
 /// \file
-/// `trace_recorder`: a resource that writes down what a program asks of another one, as a trace to be
-/// replayed.
+/// `trace_recorder`: a resource that writes down what a program asks of another one, to be replayed.
 ///
 ///     program  -->  trace_recorder  -->  upstream
 ///                        |
@@ -13,20 +12,18 @@
 /// Ids number the allocations. `bytes` are as requested.
 ///
 ///   1. A free that no other stream's use can delay is complete at once: `f` and `c`, one behind the other.
-///   That
-///      is every free of a block without `record_use`, and every `deallocate_sync`. When other frees
+///      That is every free of a block without `record_use`, and every `deallocate_sync`. When others
 ///      complete, only upstream knows: they are a plain `f`, and a replay finds out from the `u` before it.
 ///   2. What does not happen is not recorded: refused allocations, requests of 0 bytes, and the free of a
 ///      pointer that did not come from here or with a size that it was not allocated with. Upstream gets them
 ///      all the same and reports the misuse.
 ///   3. Lines are in an order in which upstream may have seen the calls: a free is written before upstream
-///   gets
-///      it, an allocation after. So a block's memory is never allocated again before its `f`.
-///   4. Failing to write fails no allocation. It ends the trace, and `good` and `flush` say so
-///   (`trace_writer`).
+///      gets it, an allocation after. So memory is never allocated again before its `f`.
+///   4. Failing to write fails no allocation. It ends the trace; `good` and `flush` say so.
 ///
-/// Cost of a call: a lock, a hash lookup, and a clock reading for each line; together less than a
-/// microsecond. Thread-safety: as thread-safe as upstream; upstream is called without a lock held. held.
+/// Cost of a call: a lock, a hash lookup, and a clock reading for each line.
+///
+/// Thread-safety: as thread-safe as upstream; upstream is called without a lock held.
 
 #include <tenure/adapt/live_blocks.hpp>
 #include <tenure/adapt/trace_writer.hpp>
