@@ -463,6 +463,7 @@ class caching_pool {
         if (s == status::capture_violation) f.cause = failure_cause::capture;
         if (!is_about_memory(s)) return f;
 
+        f.cause = failure_cause::device;
         device_->explain(f);
         if (q.capturing() && f.free_bytes + f.pending >= q.block)
             f.cause = failure_cause::capture;
