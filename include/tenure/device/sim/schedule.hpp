@@ -130,14 +130,15 @@ class schedule {
         return lines_.advance(s.timeline());
     }
 
-    void hold(stream_handle handle) {
+    /// `device_waits`: whether waiting for the whole device waits for this work, too.
+    void hold(stream_handle handle, bool device_waits = true) {
         stream* s = use(handle, "given work");
         if (s == nullptr) return;
         if (s->capture != 0) return log_.add("held work cannot be captured");
         const std::size_t hold = holds_.begin();
         open_holds_[handle].push_back(hold);
         s->ready.after_hold(hold);
-        device_ready_.join(s->ready);
+        if (device_waits) device_ready_.join(s->ready);
         lines_.advance(s->id);
     }
 
@@ -361,7 +362,8 @@ class schedule {
 
     violation_log& log_;
     nanoseconds now_{0};
-    std::uint64_t last_id_ = default_stream_id; ///< streams, captures and their branches are numbered together
+    std::uint64_t last_id_ =
+        default_stream_id; ///< streams, captures and their branches are numbered together
     stream default_;
     handle_table<stream_handle, stream> streams_{0x5'0000'0000};
     handle_table<event_handle, event> events_{0xe'0000'0000};
