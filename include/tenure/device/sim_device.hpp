@@ -140,6 +140,7 @@ class device {
         return enter(call::describe, {}, [&] { return world_.describe(s); });
     }
 
+    /// Only the default stream's handle never comes to name another stream.
     [[nodiscard]] bool permanent(stream_handle s) const noexcept { return s == default_stream; }
 
     result<event_handle, status> create_event() noexcept {

@@ -55,7 +55,8 @@ TEST_CASE("sim streams: an idle stream begins its work now", "[device][sim]") {
     CHECK(w.d.now() == 101us);
 }
 
-TEST_CASE("sim streams: an event marks the work before it, and is moved by recording again", "[device][sim]") {
+TEST_CASE("sim streams: an event marks the work before it, and is moved by recording again",
+          "[device][sim]") {
     world w;
     const auto s = w.d.create_stream();
     const auto e = w.event();
@@ -97,6 +98,9 @@ TEST_CASE("sim streams: the default stream waits for nobody", "[device][sim]") {
     CHECK(w.d.synchronize(default_stream) == status::ok);
     CHECK(w.d.now() == 1us);
     CHECK(w.d.describe(default_stream)->id != 0);
+    CHECK(w.d.permanent(default_stream));
+    CHECK_FALSE(w.d.permanent(s));
+    CHECK(w.d.total_calls() == 5); // `permanent` is none
 }
 
 TEST_CASE("sim streams: held work ends when told to, and all behind it then", "[device][sim]") {
@@ -194,16 +198,36 @@ TEST_CASE("sim streams: a dead handle is invalid and a violation", "[device][sim
     const auto p = w.d.allocate_from(*pool, 512, s);
     REQUIRE(p);
     w.d.destroy_stream(s);
-    SECTION("describe") { CHECK(w.d.describe(s).error() == status::invalid_value); }
-    SECTION("record") { CHECK(w.d.record(e, s) == status::invalid_value); }
-    SECTION("wait") { CHECK(w.d.wait(s, e) == status::invalid_value); }
-    SECTION("synchronize") { CHECK(w.d.synchronize(s) == status::invalid_value); }
-    SECTION("allocate_from") { CHECK(w.d.allocate_from(*pool, 512, s).error() == status::invalid_value); }
-    SECTION("deallocate_to") { CHECK(w.d.deallocate_to(*pool, *p, s) == status::invalid_value); }
-    SECTION("launch") { w.d.launch(s, 1us); }
-    SECTION("hold") { w.d.hold(s); }
-    SECTION("destroy twice") { w.d.destroy_stream(s); }
-    SECTION("destroy the default stream") { w.d.destroy_stream(default_stream); }
+    SECTION("describe") {
+        CHECK(w.d.describe(s).error() == status::invalid_value);
+    }
+    SECTION("record") {
+        CHECK(w.d.record(e, s) == status::invalid_value);
+    }
+    SECTION("wait") {
+        CHECK(w.d.wait(s, e) == status::invalid_value);
+    }
+    SECTION("synchronize") {
+        CHECK(w.d.synchronize(s) == status::invalid_value);
+    }
+    SECTION("allocate_from") {
+        CHECK(w.d.allocate_from(*pool, 512, s).error() == status::invalid_value);
+    }
+    SECTION("deallocate_to") {
+        CHECK(w.d.deallocate_to(*pool, *p, s) == status::invalid_value);
+    }
+    SECTION("launch") {
+        w.d.launch(s, 1us);
+    }
+    SECTION("hold") {
+        w.d.hold(s);
+    }
+    SECTION("destroy twice") {
+        w.d.destroy_stream(s);
+    }
+    SECTION("destroy the default stream") {
+        w.d.destroy_stream(default_stream);
+    }
     CHECK(w.d.violations().size() == 1);
 }
 
@@ -272,7 +296,9 @@ TEST_CASE("sim capture: waiting for a captured event joins the capture", "[devic
         REQUIRE(w.d.wait(a, w.recorded(b)) == status::ok);
         CHECK(w.d.end_capture(a));
     }
-    SECTION("left dangling") { CHECK_FALSE(w.d.end_capture(a)); }
+    SECTION("left dangling") {
+        CHECK_FALSE(w.d.end_capture(a));
+    }
     CHECK_FALSE(w.d.describe(b)->capturing());
 }
 
@@ -308,11 +334,21 @@ TEST_CASE("sim capture: what is being captured can be neither asked nor waited f
     const auto outside = w.recorded(b);
     REQUIRE(w.d.begin_capture(a) != 0);
     const auto e = w.recorded(a);
-    SECTION("query") { CHECK(w.d.query(e) == status::capture_violation); }
-    SECTION("synchronize the event") { CHECK(w.d.synchronize(e) == status::capture_violation); }
-    SECTION("synchronize the stream") { CHECK(w.d.synchronize(a) == status::capture_violation); }
-    SECTION("wait for an event from outside") { CHECK(w.d.wait(a, outside) == status::capture_violation); }
-    SECTION("make the default stream wait") { CHECK(w.d.wait(default_stream, e) == status::capture_violation); }
+    SECTION("query") {
+        CHECK(w.d.query(e) == status::capture_violation);
+    }
+    SECTION("synchronize the event") {
+        CHECK(w.d.synchronize(e) == status::capture_violation);
+    }
+    SECTION("synchronize the stream") {
+        CHECK(w.d.synchronize(a) == status::capture_violation);
+    }
+    SECTION("wait for an event from outside") {
+        CHECK(w.d.wait(a, outside) == status::capture_violation);
+    }
+    SECTION("make the default stream wait") {
+        CHECK(w.d.wait(default_stream, e) == status::capture_violation);
+    }
     SECTION("free memory") {
         const auto p = w.d.allocate(2_MiB);
         REQUIRE(p);
@@ -381,12 +417,16 @@ TEST_CASE("sim capture: mistakes of the program are violations", "[device][sim]"
     world w;
     const auto a = w.d.create_stream();
     const auto b = w.d.create_stream();
-    SECTION("the default stream cannot be captured") { CHECK(w.d.begin_capture(default_stream) == 0); }
+    SECTION("the default stream cannot be captured") {
+        CHECK(w.d.begin_capture(default_stream) == 0);
+    }
     SECTION("nor a stream twice") {
         REQUIRE(w.d.begin_capture(a) != 0);
         CHECK(w.d.begin_capture(a) == 0);
     }
-    SECTION("nothing to end") { CHECK_FALSE(w.d.end_capture(a)); }
+    SECTION("nothing to end") {
+        CHECK_FALSE(w.d.end_capture(a));
+    }
     SECTION("ended where it did not begin") {
         REQUIRE(w.d.begin_capture(a) != 0);
         REQUIRE(w.d.wait(b, w.recorded(a)) == status::ok);
@@ -400,6 +440,8 @@ TEST_CASE("sim capture: mistakes of the program are violations", "[device][sim]"
         REQUIRE(w.d.begin_capture(a) != 0);
         w.d.destroy_stream(a);
     }
-    SECTION("no graph to launch") { w.d.replay(99, a); }
+    SECTION("no graph to launch") {
+        w.d.replay(99, a);
+    }
     CHECK(w.d.violations().size() == 1);
 }

@@ -1,0 +1,139 @@
+#pragma once
+
+/// \file
+/// `lane_marks`: memory that moves from one stream to another (`cross_stream_reuse`).
+///
+/// When a stream misses, it asks the others. A lane that is asked records an event on its stream and sets its
+/// free memory aside in a *moving* lane. When the event has passed, nothing in flight can touch that memory
+/// any more, and it becomes `shared`. Until then its old owner may still take from it, and takes all of it
+/// back on a miss.
+///
+///     lane --asked: record event--> moving --event passed--> shared
+///      ^                              |
+///      +---------- own miss ----------+
+///
+/// An event is recorded only in a call that names the stream, or on the default stream, which always lives: a
+/// stream that may have been destroyed is never touched. Other streams are marked at their next call.
+///
+/// Invariants:
+///   1. Everything in a moving lane was freed before its event was recorded.
+///   2. A lane has at most one moving lane, and each moving lane has one entry here.
+///
+/// Cost: nothing until somebody misses; then an event for each lane with free memory, and a query a poll.
+/// Thread-safety: thread-compatible.
+
+#include <tenure/device/device.hpp>
+#include <tenure/ordering/event_cache.hpp>
+#include <tenure/policy/caching/lane_table.hpp>
+
+#include <cstddef>
+#include <vector>
+
+namespace tenure::caching {
+
+template <device Device>
+class lane_marks {
+  public:
+    lane_marks(event_cache<Device>& events, lane_table& lanes) noexcept : events_(&events), lanes_(&lanes) {}
+
+    lane_marks(const lane_marks&) = delete;
+    lane_marks& operator=(const lane_marks&) = delete;
+
+    ~lane_marks() {
+        for (const mark& m : marks_) events_->release(m.event);
+    }
+
+    /// Effects: all lanes with free memory but `asker` are to be marked: the default stream's
+    /// (`lane_of_default`) at once, others when `mark_if_wanted` is called for them. Throws:
+    /// `std::bad_alloc`.
+    template <class Layout>
+    void ask_others(lane_id asker, lane_id lane_of_default, Layout& blocks) {
+        lanes_->for_each_home([&](lane_id l) {
+            if (l != asker && lanes_->moving(l) == lane_table::none && lane_table::free_bytes(l, blocks) != 0)
+                lanes_->want(l, true);
+        });
+        if (lane_of_default != lane_table::none) mark_if_wanted(lane_of_default, default_stream, blocks);
+    }
+
+    /// To be called in a call that names `stream`, which is not capturing and whose own lane this is.
+    /// Effects: sets the lane's free memory aside if somebody has asked for it. A refusing driver changes
+    /// nothing. Throws: `std::bad_alloc`, changing nothing.
+    template <class Layout>
+    void mark_if_wanted(lane_id l, stream_handle stream, Layout& blocks) {
+        if (!lanes_->wanted(l)) return;
+        lanes_->want(l, false);
+        if (lanes_->moving(l) != lane_table::none || lane_table::free_bytes(l, blocks) == 0) return;
+        marks_.reserve(marks_.size() + 1);
+        const lane_id moving = lanes_->add_moving(l);
+        if (moving == lane_table::none) return;
+        const result<event_handle, status> event = events_->mark(stream);
+        if (!event) return lanes_->drop_moving(l);
+        recolor(l, moving, blocks);
+        marks_.push_back({l, *event});
+    }
+
+    /// Effects: what was marked before work that has passed becomes shared. Returns: whether there was any.
+    template <class Layout>
+    bool poll(Device& device, Layout& blocks) noexcept {
+        return settle_where(blocks, [&](event_handle e) { return device.query(e) == status::ok; });
+    }
+
+    /// The same, but waits for the work. What the device refuses to wait for stays.
+    template <class Layout>
+    bool synchronize(Device& device, Layout& blocks) noexcept {
+        return settle_where(blocks, [&](event_handle e) { return device.synchronize(e) == status::ok; });
+    }
+
+    /// Effects: the lane takes back what moves, and what is shared beside its own, so that all of it merges.
+    template <class Layout>
+    void take_back(lane_id l, Layout& blocks) noexcept {
+        for (std::size_t i = 0; i < marks_.size(); ++i) {
+            if (marks_[i].owner != l) continue;
+            recolor(lanes_->moving(l), l, blocks);
+            finish(i);
+            break;
+        }
+        for (const bool small : {true, false})
+            blocks.absorb(lane_table::domain_of(l, small), lane_table::domain_of(lane_table::shared, small));
+    }
+
+  private:
+    struct mark {
+        lane_id owner;
+        event_handle event;
+    };
+
+    template <class Layout>
+    static void recolor(lane_id from, lane_id to, Layout& blocks) noexcept {
+        for (const bool small : {true, false})
+            blocks.recolor(lane_table::domain_of(from, small), lane_table::domain_of(to, small));
+    }
+
+    template <class Layout, class Passed>
+    bool settle_where(Layout& blocks, Passed passed) noexcept {
+        bool any = false;
+        for (std::size_t i = 0; i < marks_.size();) {
+            if (!passed(marks_[i].event)) {
+                ++i;
+                continue;
+            }
+            recolor(lanes_->moving(marks_[i].owner), lane_table::shared, blocks);
+            finish(i);
+            any = true;
+        }
+        return any;
+    }
+
+    void finish(std::size_t i) noexcept {
+        events_->release(marks_[i].event);
+        lanes_->drop_moving(marks_[i].owner);
+        marks_[i] = marks_.back();
+        marks_.pop_back();
+    }
+
+    event_cache<Device>* events_;
+    lane_table* lanes_;
+    std::vector<mark> marks_;
+};
+
+} // namespace tenure::caching
