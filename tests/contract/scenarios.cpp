@@ -447,8 +447,9 @@ TEST_CASE("scenario L2, L3 (HAMi-core #257, #321; HAMi #1181): foreign and repea
 TEST_CASE("scenario L5 (Umpire SizeLimiter): a charge whose memory never came is given back", "[scenario]") {
     sim::device dev;
     arena_of<best_fit_pool> a(dev, {.name = "a", .max = 100 * MiB});
-    dev.fail_call(sim::call::allocate, 1, status::out_of_memory, 2);
+    dev.fail_call(sim::call::allocate, 1, status::out_of_memory, 1000);
     const auto r = a.try_allocate(s0, 60 * MiB);
+    dev.clear_faults();
     REQUIRE_FALSE(r);
     CHECK(r.error().cause == failure_cause::device);
     CHECK(a.limits().charged == 0);
