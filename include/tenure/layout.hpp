@@ -4,6 +4,7 @@
 /// Layer `layout`: where in a range a block goes. Includes `core` only.
 
 #include <tenure/layout/best_fit.hpp>
+#include <tenure/layout/bitmap.hpp>
 #include <tenure/layout/buddy.hpp>
 #include <tenure/layout/domain_table.hpp>
 #include <tenure/layout/layout.hpp>

@@ -348,11 +348,11 @@ class range_pool {
     status grow(const request& q) {
         const layout::range_request least = Layout::range_for(q.bytes, q.alignment, 0);
         layout::range_request wanted = Layout::range_for(q.bytes, q.alignment, options_.segment_bytes);
-        status s = buy(wanted);
+        status s = buy(q, wanted);
         while (lacks_memory(s) && wanted.size > least.size) { // near a limit: as large as there is room for
             const layout::range_request half = Layout::range_for(q.bytes, q.alignment, wanted.size / 2);
             wanted = half.size < wanted.size ? half : least;
-            s = buy(wanted);
+            s = buy(q, wanted);
         }
         return s;
     }
@@ -366,7 +366,7 @@ class range_pool {
         while (lacks_memory(s) && give_back_largest()) {
             if (void* p = search(q)) return p; // all that is free is settled now
             if (void* p = search_again(q)) return p;
-            if ((s = buy(least)) == status::ok) return search(q);
+            if ((s = buy(q, least)) == status::ok) return search(q);
         }
         return nullptr;
     }
@@ -375,9 +375,14 @@ class range_pool {
         return s == status::out_of_memory || s == status::over_limit;
     }
 
-    status buy(const layout::range_request& wanted) {
+    /// New memory is settled, for whichever stream comes. While there is one stream only it goes to that
+    /// one's lane, so that its neighbours merge with it from the start.
+    status buy(const request& q, const layout::range_request& wanted) {
         const follow_segments follow{*this};
-        return stock_.buy(wanted, ordering_type::settled);
+        const bool sole = order_.is_sole(q.lane);
+        const status s = stock_.buy(wanted, sole ? order_.open(q.lane) : ordering_type::settled);
+        if (s == status::ok && sole) order_.freed(q.lane, wanted.size);
+        return s;
     }
 
     /// When the device takes memory back it waits for all its work: all that is free is settled.
@@ -555,13 +560,16 @@ class range_pool {
         const std::size_t others = order_.bytes_of_others(q.lane, blocks_);
         f.pending = counters_.pending + others;
         device_->explain(f);
+        // What could still be bought counts: where it and the free blocks together would do, only their shape
+        // does not.
+        const std::size_t room = s == status::over_limit && f.used < f.max ? f.max - f.used : 0;
         if (s == status::capture_violation)
             f.cause = failure_cause::capture;
-        else if (s != status::out_of_memory && s != status::over_limit)
+        else if (!lacks_memory(s))
             f.cause = failure_cause::driver;
-        else if (f.free_bytes - others >= q.rounded)
+        else if (f.free_bytes - others + room >= q.rounded)
             f.cause = failure_cause::fragmentation;
-        else if (f.free_bytes + counters_.pending >= q.rounded)
+        else if (f.free_bytes + counters_.pending + room >= q.rounded)
             f.cause = failure_cause::stream_pending;
         return f;
     }

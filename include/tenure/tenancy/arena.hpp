@@ -40,7 +40,7 @@ namespace tenure {
 
 /// What happens to blocks that are live when their arena is destroyed. Their memory goes back to the device
 /// always; the work on it must be over, as far as the policy's destructor asks for that.
-enum class live_blocks {
+enum class leftovers {
     report,  ///< it is a misuse: `live_at_destruction`, with the number of blocks and bytes
     release, ///< it is expected
 };
@@ -48,7 +48,7 @@ enum class live_blocks {
 struct arena_options {
     std::string name = "arena"; ///< in every error
     std::size_t max = no_limit; ///< bytes; the hard limit
-    live_blocks at_destruction = live_blocks::report;
+    leftovers at_destruction = leftovers::report;
 
     /// Called, with no lock held, when an allocation is about to fail for memory. It may free blocks of this
     /// arena. Returns: whether trying again makes sense. May be called by several threads at once.
@@ -172,7 +172,7 @@ class arena {
         if (!m.owner.empty()) return true; // another arena's, which a handler or callback has used
         m.owner = short_text(self->options_.name);
         if (m.kind == misuse_kind::live_at_destruction)
-            return self->options_.at_destruction == live_blocks::report;
+            return self->options_.at_destruction == leftovers::report;
         if (m.kind != misuse_kind::foreign_pointer) return true;
         if (const auto owner = arena_registry::instance().owner_of(m.pointer, self)) {
             m.kind = misuse_kind::wrong_arena;
