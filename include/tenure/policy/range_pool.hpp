@@ -498,27 +498,21 @@ class range_pool {
 
     /// Effects: turns completed work into free memory. Returns: whether there was any.
     bool settle() noexcept {
-        const auto completed = [this](layout::block_id id, const auto& outcome) {
-            finish_pending(id, outcome);
-        };
-        const bool a = uses_.poll(completed);
-        return order_.poll(blocks_) || a;
+        const bool any = uses_.poll(completed());
+        return order_.poll(blocks_) || any;
     }
 
     bool wait_for_all() noexcept {
-        const auto completed = [this](layout::block_id id, const auto& outcome) {
-            finish_pending(id, outcome);
-        };
-        const bool a = uses_.synchronize(completed);
-        return order_.synchronize(blocks_) || a;
+        const bool any = uses_.synchronize(completed());
+        return order_.synchronize(blocks_) || any;
     }
 
-    template <class Outcome>
-    void finish_pending(layout::block_id id, const Outcome& outcome) noexcept {
-        block_info& b = info_[id];
-        counters_.pending -= blocks_.size(id);
-        b.lost = b.lost || outcome.lost;
-        complete(id);
+    auto completed() noexcept {
+        return [this](layout::block_id id, const auto& outcome) {
+            counters_.pending -= blocks_.size(id);
+            info_[id].lost = info_[id].lost || outcome.lost;
+            complete(id);
+        };
     }
 
     // ---- answers ----
