@@ -183,3 +183,20 @@ TEMPLATE_TEST_CASE("failing host memory changes nothing, and frees need none", "
     CHECK(l.validate());
     CHECK(l.used_bytes() == 0);
 }
+
+TEMPLATE_TEST_CASE("failing host memory changes nothing when every allocation splits twice",
+                   "[layout][model][memory]", layout::best_fit, layout::bitmap) {
+    // 512 bytes at each 4 KiB: something stays free before and behind, so that the nodes reach each growth of
+    // their table two at a time.
+    const std::array<layout::domain, 1> domains{0};
+    TestType l;
+    l.add({(std::size_t{1} << 21) + layout::granule, std::size_t{1} << 21}, 0);
+    std::uint64_t failures = 0;
+    for (int i = 0; i < 300; ++i) {
+        layout::block_id id = layout::no_block;
+        failures += fail_each(l, [&] { id = l.allocate(512, 4096, domains); });
+        REQUIRE(id != layout::no_block);
+        REQUIRE(l.validate());
+    }
+    CHECK(failures > 0);
+}
