@@ -17,7 +17,8 @@ target_compile_options(tenure_own INTERFACE
     $<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${TENURE_WERROR}>>:-Werror=all-warnings>)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     # GCC 12 sees overlapping copies in std::string's operator+ that are not there (GCC bug 105651).
-    target_compile_options(tenure_own INTERFACE $<${cxx}:-Wno-restrict>)
+    target_compile_options(tenure_own INTERFACE
+        $<${cxx}:-Wno-restrict> $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wno-restrict>)
 endif()
 
 if(TENURE_SANITIZE STREQUAL "address")

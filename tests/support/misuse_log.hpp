@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 namespace tenure::test {
@@ -34,6 +35,11 @@ class misuse_log {
     void clear() {
         const std::lock_guard lock(mutex_);
         entries_.clear();
+    }
+    /// Returns: all that was collected since the last call.
+    [[nodiscard]] std::vector<misuse> take() {
+        const std::lock_guard lock(mutex_);
+        return std::exchange(entries_, {});
     }
 
   private:

@@ -86,7 +86,7 @@ struct allocation_failure {
     std::size_t rounded = 0;   ///< as the policy would have had to take it
     failure_cause cause = failure_cause::device;
     status driver_status = status::ok; ///< the device's answer that ended the search
-    short_text arena{};                  ///< path of the arena that refused; empty if none did
+    short_text arena{};                ///< path of the arena that refused; empty if none did
     std::size_t used = 0;              ///< charged to that arena (or used of the device)
     std::size_t min = 0;               ///< its guarantee
     std::size_t max = no_limit;        ///< its limit (or the device's capacity)
@@ -190,8 +190,8 @@ struct misuse {
     const void* pointer = nullptr;
     std::size_t bytes = 0; ///< as the caller gave them
     std::size_t expected =
-        0;                 ///< as recorded, for `size_mismatch`; number of blocks, for `live_at_destruction`
-    short_text owner{};      ///< path of the arena that was addressed
+        0;              ///< as recorded, for `size_mismatch`; number of blocks, for `live_at_destruction`
+    short_text owner{}; ///< path of the arena that was addressed
     short_text real_owner{}; ///< path of the arena that owns the pointer, for `wrong_arena`
     status driver_status = status::ok;
 

@@ -12,6 +12,7 @@
 /// Complexity: logarithmic, plus the mappings touched. Thread-compatible.
 
 #include <tenure/core/bits.hpp>
+#include <tenure/core/error.hpp>
 #include <tenure/core/result.hpp>
 #include <tenure/core/status.hpp>
 #include <tenure/device/sim/address_space.hpp>
@@ -55,7 +56,7 @@ class virtual_memory {
 
     result<memory_handle, status> create(std::size_t n) {
         if (!whole(n)) return status::invalid_value;
-        if (!budget_.take(n)) return status::out_of_memory;
+        if (n > no_limit - next_physical_ || !budget_.take(n)) return status::out_of_memory;
         const memory_handle handle = ++last_handle_;
         memory_[handle] = {next_physical_, n, 0, false};
         next_physical_ += n;

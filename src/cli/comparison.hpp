@@ -1,0 +1,37 @@
+#pragma once
+
+/// \file
+/// What `tenure compare` found: one row a trace and policy. Plain values; thread-compatible.
+
+#include "peers.hpp"
+#include "replay_result.hpp"
+#include "trace.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tenure::cli {
+
+struct comparison_row {
+    std::string trace;
+    std::string policy;
+    std::string device;
+    std::optional<std::uint64_t> limit; ///< bytes
+    std::uint64_t events = 0;
+    replay_result result;
+    peaks needed;                ///< by the trace, had nothing been refused
+    std::optional<peers> peer{}; ///< on a real GPU
+};
+
+using comparison = std::vector<comparison_row>;
+
+/// Returns: the rows as an array of JSON objects, a line end behind it. Sizes in bytes, times in the unit
+/// that the key names. Peers are not part of it.
+std::string to_json(const comparison& rows);
+
+/// Returns: the rows as a table for people. Columns about peers are left out if no row knows any.
+std::string to_table(const comparison& rows);
+
+} // namespace tenure::cli

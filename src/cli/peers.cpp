@@ -1,0 +1,52 @@
+#include "peers.hpp"
+
+#include "trace_formats.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <string_view>
+#include <vector>
+
+namespace tenure::cli {
+
+std::optional<peers> find_peers(const std::string& trace_path, const std::string& workload) {
+    const std::filesystem::path path = std::filesystem::path(trace_path).parent_path() / "peers.csv";
+    std::error_code ignored;
+    if (!std::filesystem::exists(path, ignored)) return std::nullopt;
+
+    line_reader lines(path.string());
+    std::string_view line;
+    if (!lines.next(line)) throw input_error(path.string(), 1, "empty file");
+    const std::string header(line);
+    std::vector<std::string_view> names;
+    split_fields(header, names);
+    const auto column = [&](std::string_view name) {
+        const auto at = std::find(names.begin(), names.end(), name);
+        if (at == names.end()) throw lines.error("missing column " + std::string(name));
+        return static_cast<std::size_t>(at - names.begin());
+    };
+    const std::size_t name_column = column("workload");
+    const std::size_t native = column("native_reserved");
+    const std::size_t expandable = column("expandable_reserved");
+    const std::size_t malloc_async = column("mallocasync_reserved");
+
+    std::optional<peers> found;
+    std::vector<std::string_view> fields;
+    while (next_record(lines, line)) {
+        split_fields(line, fields);
+        if (fields.size() != names.size()) {
+            throw lines.error("expected " + std::to_string(names.size()) + " fields, found " +
+                              std::to_string(fields.size()) + ": " + quoted(line));
+        }
+        const auto bytes = [&](std::size_t at, const char* what) -> std::optional<std::uint64_t> {
+            if (fields[at].empty()) return std::nullopt;
+            return parse_number(lines, fields[at], what);
+        };
+        const peers row{bytes(native, "native_reserved"), bytes(expandable, "expandable_reserved"),
+                        bytes(malloc_async, "mallocasync_reserved")};
+        if (fields[name_column] == workload) found = row;
+    }
+    return found;
+}
+
+} // namespace tenure::cli

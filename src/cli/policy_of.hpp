@@ -1,0 +1,128 @@
+#pragma once
+
+/// \file
+/// `policy_of<Pool, Options>`: makes a pool's class template and a table of its options into a `policy`.
+///
+/// A trace is replayed through the bare pool, or through an arena around it where bytes are limited or the
+/// trace names arenas, so that a comparison without limits measures nothing but the policy.
+
+#include "policies.hpp"
+#include "replay.hpp"
+
+#include <tenure/core/units.hpp>
+#include <tenure/tenancy/arena.hpp>
+
+#include <algorithm>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace tenure::cli {
+
+template <class Options>
+struct option_entry {
+    const char* name;
+    const char* help;
+    void (*set)(Options&, std::string_view value); ///< Throws: `std::invalid_argument`.
+};
+
+/// Throws: `std::invalid_argument`. (For sizes there is `parse_bytes`.)
+inline bool parse_switch(std::string_view text) {
+    if (text == "on" || text == "true" || text == "1") return true;
+    if (text == "off" || text == "false" || text == "0") return false;
+    throw std::invalid_argument("\"" + std::string(text) + "\" is neither on nor off");
+}
+
+template <template <class> class Pool, class Options>
+class policy_of final : public policy {
+  public:
+    using table = std::vector<option_entry<Options>>;
+
+    policy_of(const char* name, const table& known, Options defaults = {})
+        : name_(name), known_(&known), options_(std::move(defaults)) {}
+
+    [[nodiscard]] replay_result replay(const trace& t, const replay_options& how) const override {
+        if (how.limit == no_limit && !t.names_arenas && !t.sets_limits) {
+            using bare = Pool<sim::device>;
+            return cli::replay<bare>(
+                t,
+                [this](sim::device& device) {
+                    tenants<bare> pools;
+                    pools.push_back(std::make_unique<bare>(device, options_));
+                    return pools;
+                },
+                how);
+        }
+        using limited = arena<Pool, sim::device>;
+        return cli::replay<limited>(
+            t,
+            [&](sim::device& device) {
+                tenants<limited> pools;
+                for (const std::string& name : t.arenas) {
+                    arena_options tenant;
+                    tenant.name = name.empty() ? t.name : name;
+                    tenant.max = how.limit;
+                    pools.push_back(std::make_unique<limited>(device, std::move(tenant), options_));
+                }
+                return pools;
+            },
+            how);
+    }
+
+    void set(std::string_view option, std::string_view value) override {
+        for (const option_entry<Options>& o : *known_) {
+            if (option != o.name) continue;
+            try {
+                return o.set(options_, value);
+            } catch (const std::invalid_argument& e) {
+                throw usage_error("option " + std::string(option) + " of policy " + name_ + ": " + e.what());
+            }
+        }
+        std::string known;
+        for (const option_entry<Options>& o : *known_) known += std::string(" ") + o.name;
+        throw usage_error("policy " + std::string(name_) + " has no option \"" + std::string(option) +
+                          "\" (known:" + known + ")");
+    }
+
+    void check() const override {
+        if constexpr (requires(const Options& o) { o.check(); }) {
+            try {
+                options_.check();
+            } catch (const std::invalid_argument& e) {
+                throw usage_error(std::string("policy ") + name_ + ": " + e.what());
+            }
+        }
+    }
+
+  private:
+    const char* name_;
+    const table* known_;
+    Options options_;
+};
+
+/// Returns: the options of a table, a line each.
+template <class Options>
+std::string options_help(const std::vector<option_entry<Options>>& table) {
+    std::string text;
+    for (const option_entry<Options>& o : table) {
+        std::string name = o.name;
+        name.resize(std::max<std::size_t>(name.size() + 1, 25), ' ');
+        text += "      " + name + o.help + "\n";
+    }
+    return text;
+}
+
+/// Requires: `table` lives as long as the program.
+template <template <class> class Pool, class Options>
+policy_family family_of(const char* name, const char* help, const std::vector<option_entry<Options>>& table) {
+    return {name, help,
+            [name, &table]() -> std::unique_ptr<policy> {
+                return std::make_unique<policy_of<Pool, Options>>(name, table);
+            },
+            options_help(table)};
+}
+
+} // namespace tenure::cli

@@ -1,0 +1,40 @@
+#include "progress.hpp"
+
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+
+#include <unistd.h>
+
+namespace tenure::cli {
+
+progress::progress(std::size_t steps, bool wanted) : steps_(steps) {
+    const char* const terminal = std::getenv("TERM");
+    shown_ = wanted && steps > 0 && ::isatty(STDERR_FILENO) == 1 && terminal != nullptr &&
+             std::string_view(terminal) != "dumb";
+}
+
+progress::~progress() {
+    erase();
+}
+
+void progress::erase() noexcept {
+    if (!drawn_) return;
+    std::fputs("\r\x1b[K", stderr);
+    std::fflush(stderr);
+    drawn_ = false;
+}
+
+void progress::begin(const std::string& step) {
+    if (!shown_) return;
+    constexpr std::size_t width = 30;
+    const std::size_t filled = done_ * width / steps_;
+    erase();
+    const std::string bar = std::string(filled, '#') + std::string(width - filled, '.');
+    std::fprintf(stderr, "[%s] %zu/%zu %.40s", bar.c_str(), done_, steps_, step.c_str());
+    std::fflush(stderr);
+    drawn_ = true;
+    if (done_ < steps_) ++done_;
+}
+
+} // namespace tenure::cli

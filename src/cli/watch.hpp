@@ -1,0 +1,115 @@
+#pragma once
+
+/// \file
+/// Who looks over a replay's shoulder. `play` calls these hooks; `unwatched` makes them vanish.
+///
+/// | hook | when |
+/// |---|---|
+/// | `refused(index, failure)` | event `index` got no memory |
+/// | `allocated(p, bytes, s)` | p was handed out on stream s |
+/// | `used(p, s)` | stream s uses p, too |
+/// | `freed(p, s)` | the program's last use of p is ordered before the end of s; the policy does not know yet
+/// | | `ended(p, bytes)` | p may be handed out again from now on; `freed` came before, perhaps long before |
+///
+/// Thread-compatible.
+
+#include "replay_result.hpp"
+#include "sim_world.hpp"
+
+#include <tenure/core/bits.hpp>
+#include <tenure/core/error.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <map>
+#include <string>
+
+namespace tenure::cli {
+
+/// For timing.
+struct unwatched {
+    static constexpr bool watches = false;
+    void refused(std::size_t, const allocation_failure&) noexcept {}
+    void allocated(const void*, std::uint64_t, stream_handle) noexcept {}
+    void used(const void*, stream_handle) noexcept {}
+    void freed(const void*, stream_handle) noexcept {}
+    void ended(const void*, std::uint64_t) noexcept {}
+};
+
+/// Measures a replay and proves that it was sound.
+///
+/// Two proofs that know nothing of each other: the device's happens-before check on physical bytes, and here
+/// a map of the addresses of all blocks that have not ended, in which no two may overlap. A block found
+/// handed out between its free and its completion is a `replay_error`.
+class watcher {
+  public:
+    static constexpr bool watches = true;
+
+    explicit watcher(sim::device& device) noexcept : device_(&device) {}
+
+    void refused(std::size_t index, const allocation_failure& failure) {
+        if (refusals_++ == 0) first_ = refusal::of(index, failure);
+    }
+
+    void allocated(const void* p, std::uint64_t bytes, stream_handle s) {
+        if (p == nullptr) return;
+        const std::uint64_t begin = to_address(p);
+        const auto next = blocks_.lower_bound(begin);
+        if (next != blocks_.end() && next->first < begin + bytes)
+            clash(begin, bytes, next->first, next->second);
+        if (next != blocks_.begin()) {
+            const auto before = std::prev(next);
+            if (before->first + before->second > begin) clash(begin, bytes, before->first, before->second);
+        }
+        blocks_.emplace_hint(next, begin, bytes);
+        requested_ += bytes;
+        live_ += round_up(bytes, granule);
+        requested_peak_ = std::max(requested_peak_, requested_);
+        live_peak_ = std::max(live_peak_, live_);
+        device_->block_allocated(p, bytes, s);
+    }
+
+    void used(const void* p, stream_handle s) { device_->block_used(p, s); }
+    void freed(const void* p, stream_handle s) { device_->block_freed(p, s); }
+
+    void ended(const void* p, std::uint64_t bytes) {
+        blocks_.erase(to_address(p));
+        requested_ -= bytes;
+        live_ -= round_up(bytes, granule);
+    }
+
+    /// Effects: writes down what was seen.
+    void report(replay_result& r) const {
+        r.requested_peak = requested_peak_;
+        r.live_peak = live_peak_;
+        r.oom_count = refusals_;
+        r.first_oom = first_;
+    }
+
+  private:
+    static constexpr std::uint64_t granule = 512;
+
+    [[noreturn]] static void clash(std::uint64_t a, std::uint64_t a_bytes, std::uint64_t b,
+                                   std::uint64_t b_bytes) {
+        char text[160];
+        std::snprintf(
+            text, sizeof text,
+            "a block of %llu bytes at 0x%llx overlaps a block of %llu bytes at 0x%llx that has not ended",
+            static_cast<unsigned long long>(a_bytes), static_cast<unsigned long long>(a),
+            static_cast<unsigned long long>(b_bytes), static_cast<unsigned long long>(b));
+        throw replay_error(text);
+    }
+
+    sim::device* device_;
+    std::map<std::uint64_t, std::uint64_t> blocks_; ///< address -> bytes, from allocation to end
+    std::uint64_t requested_ = 0;
+    std::uint64_t live_ = 0;
+    std::uint64_t requested_peak_ = 0;
+    std::uint64_t live_peak_ = 0;
+    std::uint64_t refusals_ = 0;
+    std::optional<refusal> first_;
+};
+
+} // namespace tenure::cli
