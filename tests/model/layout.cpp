@@ -9,18 +9,46 @@
 
 #include <tenure/layout/best_fit.hpp>
 #include <tenure/layout/bitmap.hpp>
+#include <tenure/layout/buddy.hpp>
+#include <tenure/layout/slab.hpp>
 
 namespace tenure::test {
 template <>
 struct layout_traits<layout::best_fit> : exact_layout_traits {
     static constexpr bool best_fit = true;
 };
+
+template <>
+struct layout_traits<layout::buddy> : exact_layout_traits {
+    static constexpr bool merges_fully = false;
+
+    /// The base of the block's range is not known here, but a block of at least `a` bytes is aligned if and
+    /// only if its base is.
+    template <class L>
+    static bool could_hold(const layout::block_view& block, std::size_t n, std::size_t a) {
+        return L::rounded(n, a) <= block.size && is_aligned(block.offset, a);
+    }
+};
+
+template <>
+struct layout_traits<layout::slab> : exact_layout_traits {
+    static constexpr bool merges_fully = false;
+    static constexpr bool size_is_rounded = false;
+    static constexpr bool largest_is_exact = false;
+
+    /// What a block can hold depends on the class that its range is bound to, which no view shows. The slab's
+    /// own random programs know it.
+    template <class L>
+    static bool could_hold(const layout::block_view&, std::size_t, std::size_t) {
+        return false;
+    }
+};
 } // namespace tenure::test
 
 using namespace tenure;
 
 TEMPLATE_TEST_CASE("random programs in a wide space agree with the oracle", "[layout][model]", //
-                   layout::best_fit, layout::bitmap) {
+                   layout::best_fit, layout::bitmap, layout::buddy, layout::slab) {
     CAPTURE(test::seed());
     for (std::uint64_t round = 0; round < 4; ++round) {
         CAPTURE(round);
@@ -29,7 +57,7 @@ TEMPLATE_TEST_CASE("random programs in a wide space agree with the oracle", "[la
 }
 
 TEMPLATE_TEST_CASE("random programs in a narrow space agree with the oracle", "[layout][model]", //
-                   layout::best_fit, layout::bitmap) {
+                   layout::best_fit, layout::bitmap, layout::buddy, layout::slab) {
     CAPTURE(test::seed());
     for (std::uint64_t round = 0; round < 4; ++round) {
         CAPTURE(round);

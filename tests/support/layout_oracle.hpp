@@ -37,6 +37,9 @@ struct exact_layout_traits {
     /// front.
     static constexpr bool best_fit = false;
 
+    /// A block is `rounded` bytes large, never more.
+    static constexpr bool size_is_rounded = true;
+
     /// `largest_free` is the size of the largest free block that `for_each_block` shows.
     static constexpr bool largest_is_exact = true;
 

@@ -328,10 +328,13 @@ class device {
         if (stream* s = world_.use(on, "given work")) world_.launch(*s, length);
     }
 
-    /// Effects: enqueues work that lasts until `finish(s)`.
-    void hold(stream_handle s) {
+    /// Effects: enqueues work that lasts until `finish(s)`. `device_waits`: whether `deallocate`, which waits
+    /// for the whole device, waits for it, too (and so cannot succeed before). Without, it stands for work
+    /// that a real device would have waited for, where only the order of events counts and not the time they
+    /// take.
+    void hold(stream_handle s, bool device_waits = true) {
         const std::lock_guard lock(mutex_);
-        world_.hold(s);
+        world_.hold(s, device_waits);
     }
 
     /// Effects: all held work that was enqueued through this handle is over, also that of destroyed streams

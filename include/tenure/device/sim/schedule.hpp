@@ -128,14 +128,15 @@ class schedule {
         return lines_.advance(s.timeline());
     }
 
-    void hold(stream_handle handle) {
+    /// `device_waits`: whether waiting for the whole device waits for this work, too.
+    void hold(stream_handle handle, bool device_waits = true) {
         stream* s = use(handle, "given work");
         if (s == nullptr) return;
         if (s->capture != 0) return log_.add("held work cannot be captured");
         const std::size_t hold = holds_.begin();
         open_holds_[handle].push_back(hold);
         s->ready.after_hold(hold);
-        device_ready_.join(s->ready);
+        if (device_waits) device_ready_.join(s->ready);
         lines_.advance(s->id);
     }
 
