@@ -23,10 +23,8 @@
 ///   3. Virtual time moves only by the cost of calls, by waits, and by `advance`. Queries are honest about
 ///   it.
 ///   4. A wait for held work that nobody has finished answers `would_deadlock` at once.
-///   5. `deallocate` waits for the whole device. While any capture is active it answers `capture_violation`,
-///   frees nothing,
-///      and every capture becomes invalid: a model that makes its calls in relaxed mode still may not
-///      synchronise.
+///   5. `deallocate` waits for all enqueued work of the device. Captured work is not enqueued: it is not
+///   waited for, and every capture stays valid, as in the relaxed mode that the concept asks for.
 ///   6. Calls of a pool on a capturing stream answer `capture_violation` and leave the capture valid.
 ///
 /// The overlap check needs to be told about blocks by whoever uses a resource: `block_allocated` *after* the

@@ -19,7 +19,7 @@
 ///
 /// Calls are taken to be made in relaxed capture mode. What is forbidden even so invalidates the capture it
 /// touches: querying or synchronising an event recorded in it, synchronising a stream in it, making one of
-/// its streams wait for an event recorded outside, or in another capture, and synchronising the whole device.
+/// its streams wait for an event recorded outside, or in another capture.
 ///
 /// Thread-compatible.
 
@@ -38,6 +38,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -72,17 +73,14 @@ class schedule {
     [[nodiscard]] nanoseconds now() const noexcept { return now_; }
     void advance_to(nanoseconds t) noexcept { now_ = std::max(now_, t); }
 
-    /// Effects: the host waits for all work ever enqueued, which every capture forbids.
+    /// Effects: the host waits for all work ever enqueued. What is being captured is none of it.
     status synchronize_device() {
-        bool captured = false;
-        for (auto& [id, c] : captures_) {
-            if (c.ended) continue;
-            c.valid = false;
-            captured = true;
-        }
-        if (captured) return status::capture_violation;
         const status s = wait_until(device_ready_);
-        if (s == status::ok) lines_.observe_all();
+        if (s != status::ok) return s;
+        std::unordered_set<timeline_id> captured;
+        for (const auto& [id, c] : captures_)
+            if (!c.ended) captured.insert(c.branches.begin(), c.branches.end());
+        lines_.observe_all(captured);
         return s;
     }
 
