@@ -13,7 +13,7 @@ namespace tenure::cli {
 
 inline const std::vector<option_entry<pool_options>>& pool_option_table() {
     static const std::vector<option_entry<pool_options>> table{
-        {"segment_bytes", "BYTES  what the pool grows by (32MiB)",
+        {"segment_bytes", "BYTES  what the pool grows by (256MiB)",
          [](pool_options& o, std::string_view v) { o.segment_bytes = parse_bytes(v); }},
         {"mark_bytes", "BYTES  freed on one stream between two events on it (1MiB)",
          [](pool_options& o, std::string_view v) { o.mark_bytes = parse_bytes(v); }},

@@ -11,7 +11,8 @@
 /// such calls are made through `as_program`, which keeps them out of the counts.
 ///
 /// A *hold* is work on a stream of its own that lasts until it is let go. It stands for "some stream still
-/// uses this block, and is done at this very event": the traces say when, not why.
+/// uses this block, and is done at this very event": the traces say when, not why. On a GPU `cudaFree` would
+/// wait for it; here it does not, because the event that ends the hold cannot come first.
 ///
 /// Externally synchronised.
 
@@ -44,9 +45,9 @@ class sim_world {
     [[nodiscard]] stream_handle stream(std::uint32_t number) { return living(number).handle; }
     [[nodiscard]] identity identity_of(std::uint32_t number) { return living(number).id; }
 
+    /// Effects: it is `t_us` now, or later: driver calls and waiting take time, too.
     void advance_to(std::uint64_t t_us) {
-        const auto t = std::chrono::microseconds(static_cast<std::int64_t>(t_us));
-        if (t > device_->now()) device_->advance_to(t); // waiting may have taken the clock further
+        device_->advance_to(std::chrono::microseconds(static_cast<std::int64_t>(t_us)));
     }
 
     void launch(std::uint32_t number, std::uint64_t us) {
@@ -89,7 +90,7 @@ class sim_world {
         if (spare_.empty()) spare_.push_back(device_->create_stream());
         const stream_handle s = spare_.back();
         spare_.pop_back();
-        device_->hold(s);
+        device_->hold(s, false);
         return s;
     }
 

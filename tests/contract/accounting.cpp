@@ -47,7 +47,10 @@ TEMPLATE_TEST_CASE("requested, allocated and reserved are counted exactly", "[co
         }
         const usage_counters u = w.pool().usage();
         REQUIRE(u.requested.current == requested);
-        REQUIRE(u.requested.peak == most);
+        if (w.traits.sums_peaks)
+            REQUIRE(u.requested.peak >= most);
+        else
+            REQUIRE(u.requested.peak == most);
         REQUIRE(u.requested.total_in == flowed);
         REQUIRE(u.blocks.current == live.size());
         REQUIRE(u.reserved.current == w.device.reserved());
@@ -58,10 +61,16 @@ TEMPLATE_TEST_CASE("requested, allocated and reserved are counted exactly", "[co
     const usage_counters u = w.pool().usage();
     CHECK(u.requested.current == 0);
     CHECK(u.blocks.current == 0);
-    CHECK(u.requested.peak == most);
     CHECK(u.reserved.peak >= u.allocated.peak);
     CHECK(u.allocated.peak >= most);
-    CHECK(u.reserved.peak <= w.device.reserved_peak());
+    if (w.traits.sums_peaks) {
+        INFO(w.traits.sums_peaks.reason);
+        CHECK(u.requested.peak >= most);
+        CHECK(u.reserved.peak >= w.device.reserved_peak());
+    } else {
+        CHECK(u.requested.peak == most);
+        CHECK(u.reserved.peak == w.device.reserved_peak());
+    }
     w.finish();
 }
 

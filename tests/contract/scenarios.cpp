@@ -298,7 +298,7 @@ TEMPLATE_TEST_CASE("scenario 34 (pytorch #29554, #121932): the text of an error 
 TEST_CASE("scenario 37 (orion #5, onnxruntime #12920): one stream a request shares one cache", "[scenario]") {
     sim::device dev;
     {
-        best_fit_pool<sim::device> pool(dev);
+        best_fit_pool<sim::device> pool(dev, {.segment_bytes = 32 * MiB});
         user u{dev, pool};
         for (int request = 0; request < 2000; ++request) {
             const stream_handle s = dev.create_stream();
@@ -447,8 +447,9 @@ TEST_CASE("scenario L2, L3 (HAMi-core #257, #321; HAMi #1181): foreign and repea
 TEST_CASE("scenario L5 (Umpire SizeLimiter): a charge whose memory never came is given back", "[scenario]") {
     sim::device dev;
     arena_of<best_fit_pool> a(dev, {.name = "a", .max = 100 * MiB});
-    dev.fail_call(sim::call::allocate, 1, status::out_of_memory, 2);
+    dev.fail_call(sim::call::allocate, 1, status::out_of_memory, 1000);
     const auto r = a.try_allocate(s0, 60 * MiB);
+    dev.clear_faults();
     REQUIRE_FALSE(r);
     CHECK(r.error().cause == failure_cause::device);
     CHECK(a.limits().charged == 0);

@@ -19,7 +19,7 @@ namespace {
 /// A device so small that a second block of `big` needs the memory of the first.
 inline constexpr std::size_t big = 40_MiB;
 inline sim::device_options small_device() {
-    return {.capacity = 64_MiB, .cost = sim::costs::zero()};
+    return {.capacity = 66_MiB, .cost = sim::costs::zero()};
 }
 
 bool overlap(const void* p, const void* q, std::size_t n) {

@@ -6,6 +6,10 @@
 
 #include "cuda/check.hpp"
 
+#if defined(TENURE_EXPECTED_CCCL)
+static_assert(CCCL_VERSION == TENURE_EXPECTED_CCCL, "compiled with another CCCL than the one under test");
+#endif
+
 #if CCCL_VERSION < 3001000
 
 int main() {

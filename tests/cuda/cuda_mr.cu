@@ -15,6 +15,10 @@
 #include <cuda/buffer>
 #endif
 
+#if defined(TENURE_EXPECTED_CCCL)
+static_assert(CCCL_VERSION == TENURE_EXPECTED_CCCL, "compiled with another CCCL than the one under test");
+#endif
+
 namespace {
 
 using tenure::cuda_mr;

@@ -12,7 +12,13 @@
 
 #include <tenure/device/sim_device.hpp>
 #include <tenure/policy/async_pool.hpp>
+#include <tenure/policy/best_fit_pool.hpp>
+#include <tenure/policy/binned.hpp>
+#include <tenure/policy/caching_pool.hpp>
 #include <tenure/resource/resource.hpp>
+#include <tenure/tenancy/arena.hpp>
+
+#include <utility>
 
 #include "support/direct_resource.hpp"
 
@@ -40,6 +46,8 @@ struct policy_traits {
     deviation does_not_know_pending{};
     /// Freed memory that other streams' work still delays is not counted in `usage().pending`.
     deviation leaves_pending_to_driver{};
+    /// Peaks are upper bounds.
+    deviation sums_peaks{};
     /// `release` asks the stream of the allocation, so that stream must exist.
     deviation release_needs_stream{};
 };
@@ -69,6 +77,54 @@ struct async {
     static async_options options() { return {}; }
 };
 
+struct best_fit {
+    template <class Device>
+    using policy = best_fit_pool<Device>;
+    static constexpr policy_traits traits{};
+    static pool_options options() { return {}; }
+};
+
+struct exact_best_fit {
+    template <class Device>
+    using policy = exact_best_fit_pool<Device>;
+    static constexpr policy_traits traits{};
+    static pool_options options() { return {}; }
+};
+
+struct caching {
+    template <class Device>
+    using policy = caching_pool<Device>;
+    static constexpr policy_traits traits{};
+    static caching_options options() { return {}; }
+};
+
+struct binned_best_fit_caching {
+    template <class Device>
+    using policy = binned<best_fit_pool<Device>, caching_pool<Device>>;
+    static constexpr policy_traits traits{
+        .sums_peaks = because("its parts may have their peaks at different times"),
+    };
+    static typename policy<sim::device>::options_type options() { return {}; }
+};
+
+/// The arena around a policy of the list, without a limit: it promises all that the policy does.
+template <class Subject>
+struct arena_of {
+    template <class Device>
+    struct policy : arena<Subject::template policy, Device> {
+        using options_type = typename arena<Subject::template policy, Device>::policy_options;
+        explicit policy(Device& device, options_type options = {})
+            : arena<Subject::template policy, Device>(device, {.name = "tenant"}, std::move(options)) {}
+    };
+    static constexpr policy_traits traits = Subject::traits;
+    static auto options() { return Subject::options(); }
+};
+using arena_of_best_fit = arena_of<best_fit>;
+using arena_of_async = arena_of<async>;
+
 } // namespace tenure::test
 
-#define TENURE_POLICIES tenure::test::direct, tenure::test::async
+#define TENURE_POLICIES                                                                                      \
+    tenure::test::direct, tenure::test::async, tenure::test::best_fit, tenure::test::exact_best_fit,         \
+        tenure::test::caching, tenure::test::binned_best_fit_caching, tenure::test::arena_of_best_fit,       \
+        tenure::test::arena_of_async

@@ -95,6 +95,12 @@ class policy_world {
         }
     }
 
+    /// Effects: the host sees all work pass, that of destroyed streams too.
+    void synchronize_device() {
+        device.advance(long_time);
+        if (const result<void*, status> p = device.allocate(1)) CHECK(device.deallocate(*p, 1) == status::ok);
+    }
+
     /// Effects: frees what the test left live (all work is over by then).
     void free_all() {
         drain();
@@ -107,6 +113,8 @@ class policy_world {
         CHECK(checked_->live().empty());
         drain();
         CHECK(checked_->validate());
+        checked_->trim(0);
+        synchronize_device();
         checked_->trim(0);
         CHECK(checked_->validate());
         const usage_counters u = checked_->usage();

@@ -1,43 +1,40 @@
 #pragma once
 
 /// \file
-/// `tenure::cuda::device`: the GPU, as a thin model of `tenure::device` and `tenure::pool_device` over the
-/// CUDA runtime.
+/// `tenure::cuda::device`: the GPU, as a thin model of `tenure::device` and `tenure::pool_device`.
 ///
-/// One runtime call behind each member, and around it only what makes the call safe to make from inside an
-/// allocator:
+/// One call of the CUDA runtime behind each member, and around it only what makes that safe in an allocator:
 ///
 ///     current device -> relaxed capture -> the call -> translate the error, clear it if handled
 ///
 /// Invariants:
-///   1. No member invalidates a stream capture, of this thread or another, except as the last line of this
-///   list says.
+///   1. No member invalidates a stream capture, of this thread or another, except as rule 5 says.
 ///   2. The caller's current device and capture mode are the same after a member as before.
 ///   3. A failure leaves no last error behind unless its status is `failed` (see `cuda/error.hpp`).
 ///   4. Nothing links the driver library; without one the constructor says so and nothing else can be called.
-///   5. A stream that is being captured is never synchronised, allocated from or freed to: that is seen
-///   before the call
-///      and answers `capture_violation`. An event cannot be asked where it was recorded: querying or waiting
-///      for one that was recorded *inside* a capture answers `capture_violation` too, but the driver
-///      invalidates that capture.
+///   5. A stream that is being captured is never synchronised, allocated from or freed to, and the legacy
+///      default stream is not used at all while a blocking stream is captured (it would join in): that is
+///      seen before the call and answers `capture_violation`. Not seen: a capture that another thread begins
+///      between the question and the call; and an event that was recorded *inside* a capture: querying or
+///      waiting for it answers `capture_violation` too, but the driver invalidates that capture.
 ///
-/// Cost, medians on an H200 with driver 580 and CUDA 13.0; add the two exchanges of `relaxed_capture` where
-/// marked R, and `current_device` (48 ns, or 262 ns if another is current) where the process sees several
-/// devices:
+/// Cost, medians on an H200 with driver 580 and CUDA 13.0. To be added: `relaxed_capture` (114 ns, a mean)
+/// where marked R, a capture query (79 ns) where marked C, and `current_device` (48 ns, or 262 ns if another
+/// is current) where the process sees several devices.
 ///
 /// | member | runtime call | cost |
 /// |---|---|---|
 /// | `allocate` R | `cudaMalloc` | 36-46 us up to 20 MiB, 248 us for 1 GiB; does not wait for the device |
 /// | `deallocate` R | `cudaFree` | 32-41 us up to 20 MiB, 683 us for 1 GiB; **waits for the device** |
 /// | `memory`, `explain` | `cudaMemGetInfo` | 7.3 us |
-/// | `describe` | `cudaStreamGetId` + `cudaStreamGetCaptureInfo` | 171 ns; the default stream: none |
+/// | `describe` | `cudaStreamGetId` + `cudaStreamGetCaptureInfo` | 171 ns; the legacy default stream: none |
 /// | `create_event` + `destroy_event` | `cudaEventCreateWithFlags`, `cudaEventDestroy` | 480 ns |
-/// | `record` | `cudaEventRecord` | 445 ns |
+/// | `record`, C on the legacy default stream | `cudaEventRecord` | 445 ns |
 /// | `query` R | `cudaEventQuery` | 290-330 ns |
-/// | `wait` | `cudaStreamWaitEvent` | 440 ns |
-/// | `synchronize(stream)` R | `cudaStreamIsCapturing` + `cudaStreamSynchronize` | 2 us when idle |
-/// | `allocate_from` + `deallocate_to` R | `cudaMallocFromPoolAsync`, `cudaFreeAsync`, and
-/// `cudaStreamIsCapturing` for each | 0.9-1.2 us warm; growth 107-130 us up to 20 MiB, 1.6 ms for 1 GiB |
+/// | `wait`, C on the legacy default stream | `cudaStreamWaitEvent` | 440 ns |
+/// | `synchronize(stream)` R C | `cudaStreamSynchronize` | 1.7-2.0 us when idle |
+/// | `allocate_from` R C, growing | `cudaMallocFromPoolAsync` | 107-130 us up to 20 MiB, 1.6 ms for 1 GiB |
+/// | `allocate_from` R C + `deallocate_to` R C, warm | the same, `cudaFreeAsync` | 0.7-1.0 us |
 ///
 /// Compiles with a plain C++ compiler (link `cudart`, static or shared) and with nvcc. CUDA 12.4 or newer.
 ///
@@ -75,9 +72,8 @@ inline constexpr bool null_is_legacy = true;
 
 class device {
   public:
-    /// Effects: initialises the device's primary context if nobody has yet (some 140 ms and 530 MiB on an
-    /// H200). Throws: `driver_error`; with `status::no_device` if there is no driver, no GPU, or none with
-    /// this ordinal.
+    /// Effects: initialises the device's primary context if nobody has yet (some 140 ms and 530 MiB).
+    /// Throws: `driver_error`; with `status::no_device` if there is no driver, no GPU, or not this ordinal.
     explicit device(int ordinal = 0) : ordinal_(ordinal) {
         int driver = 0;
         (void)settle(cudaDriverGetVersion(&driver));
@@ -93,22 +89,17 @@ class device {
         }
         only_one_ = count == 1;
 
-        const current_device here(ordinal_, only_one_);
         const relaxed_capture relaxed;
+        must(cudaInitDevice(ordinal_, 0, 0), "CUDA: cannot initialise device " + std::to_string(ordinal_));
         int pools = 0; // some virtual GPUs have none
         must(cudaDeviceGetAttribute(&pools, cudaDevAttrMemoryPoolsSupported, ordinal_),
              "CUDA: cannot query the device");
         has_pools_ = pools != 0;
-        unsigned long long id = 0;
-        must(cudaStreamGetId(cudaStreamLegacy, &id),
-             "CUDA: cannot initialise device " + std::to_string(ordinal_));
-        legacy_stream_id_ = id;
     }
 
     [[nodiscard]] int ordinal() const noexcept { return ordinal_; }
 
-    // --- memory
-    // -----------------------------------------------------------------------------------------------------
+    // --- memory ---
 
     result<void*, status> allocate(std::size_t bytes) noexcept {
         const current_device here(ordinal_, only_one_);
@@ -152,13 +143,13 @@ class device {
         }
     }
 
-    // --- streams and events
-    // -----------------------------------------------------------------------------------------
+    // --- streams and events ---
 
     /// Returns: identity and capture of `stream`. A capture that has been invalidated but not ended has an
     /// identity of its own (all ones): it will never run, yet the stream is not usable before its end.
+    /// Requires: `stream` has not been destroyed; the driver crashes on a handle that no stream has any more.
     result<stream_state, status> describe(stream_handle stream) noexcept {
-        if (is_legacy(stream)) return stream_state{legacy_stream_id_, 0};
+        if (is_legacy(stream)) return stream_state{legacy_stream_id, 0};
         const current_device here(ordinal_, only_one_); // cudaStreamPerThread is one of the current device
         unsigned long long id = 0;
         if (const status s = settle(cudaStreamGetId(stream, &id)); s != status::ok) return s;
@@ -190,6 +181,7 @@ class device {
 
     status record(event_handle event, stream_handle stream) noexcept {
         const current_device here(ordinal_, only_one_);
+        if (const status s = joins_no_capture(stream); s != status::ok) return s;
         return settle(cudaEventRecord(event, stream));
     }
 
@@ -212,17 +204,16 @@ class device {
 
     status wait(stream_handle stream, event_handle event) noexcept {
         const current_device here(ordinal_, only_one_);
+        if (const status s = joins_no_capture(stream); s != status::ok) return s;
         return settle(cudaStreamWaitEvent(stream, event, 0));
     }
 
-    // --- driver pools
-    // -----------------------------------------------------------------------------------------------
+    // --- driver pools ---
 
     /// The driver grows pools, and rounds their limit up, in steps of this size; it offers no query for it.
     [[nodiscard]] std::size_t pool_step() const noexcept { return 32_MiB; }
 
-    /// Returns: a pool of this device for this process, with the driver's default ways of reusing freed
-    /// memory.
+    /// Returns: a pool for this process, with the driver's default ways of reusing freed memory.
     result<pool_handle, status> create_pool(const pool_properties& properties) noexcept {
         if (!has_pools_) return status::not_supported;
         const relaxed_capture relaxed;
@@ -303,19 +294,26 @@ class device {
         return stream == cudaStreamLegacy || (null_is_legacy && stream == nullptr);
     }
 
-    /// Returns: `ok`, `capture_violation` if `stream` is in a capture, or the error of asking. The legacy
-    /// default stream cannot be captured, and asking about it would disturb captures of other streams.
+    /// Returns: `ok`; `capture_violation` if `stream` is in a capture, or is the legacy default stream while
+    /// a blocking stream is; or the error of asking. Disturbs no capture.
     static status not_capturing(stream_handle stream) noexcept {
-        if (is_legacy(stream)) return status::ok;
         cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
         if (const status s = settle(cudaStreamIsCapturing(stream, &capture)); s != status::ok) return s;
         return capture == cudaStreamCaptureStatusNone ? status::ok : status::capture_violation;
     }
 
+    /// The same for calls that are allowed in a capture: the legacy default stream must not join another's.
+    static status joins_no_capture(stream_handle stream) noexcept {
+        return is_legacy(stream) ? not_capturing(stream) : status::ok;
+    }
+
+    /// Identity of the legacy default stream. The driver has one for it too, but asking would invalidate the
+    /// capture of a blocking stream. The driver's count up from small numbers.
+    static constexpr std::uint64_t legacy_stream_id = std::uint64_t{1} << 63;
+
     int ordinal_;
     bool only_one_ = false;
     bool has_pools_ = false;
-    std::uint64_t legacy_stream_id_ = 0;
 };
 
 static_assert(tenure::device<device>);

@@ -12,7 +12,7 @@
 /// | `d.deallocate(p, n)` | `cudaFree`; waits for the whole device |
 /// | `d.allocation_granularity()` | bytes: what `allocate` takes from the device is a multiple of it (2 MiB) |
 /// | `d.memory()` | `cudaMemGetInfo` |
-/// | `d.describe(s)` | identity of the stream (`cudaStreamGetId`, unique for the life of the process; a handle is not) and of the capture it is in |
+/// | `d.describe(s)` | identity of the stream (`cudaStreamGetId`, unique for the life of the process; a handle is not) and of the capture it is in. Undefined if `s` has been destroyed |
 /// | `d.permanent(s)` | no driver call: whether this handle names one and the same stream for the life of the process (the legacy default stream) |
 /// | `d.create_event()`, `d.destroy_event(e)` | an event without timing |
 /// | `d.record(e, s)` | marks the end of the work that `s` holds now. Undefined if `s` has been destroyed |

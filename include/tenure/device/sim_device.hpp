@@ -23,10 +23,8 @@
 ///   3. Virtual time moves only by the cost of calls, by waits, and by `advance`. Queries are honest about
 ///   it.
 ///   4. A wait for held work that nobody has finished answers `would_deadlock` at once.
-///   5. `deallocate` waits for the whole device. While any capture is active it answers `capture_violation`,
-///   frees nothing,
-///      and every capture becomes invalid: a model that makes its calls in relaxed mode still may not
-///      synchronise.
+///   5. `deallocate` waits for all enqueued work of the device. Captured work is not enqueued: it is not
+///   waited for, and every capture stays valid, as in the relaxed mode that the concept asks for.
 ///   6. Calls of a pool on a capturing stream answer `capture_violation` and leave the capture valid.
 ///
 /// The overlap check needs to be told about blocks by whoever uses a resource: `block_allocated` *after* the
@@ -330,10 +328,13 @@ class device {
         if (stream* s = world_.use(on, "given work")) world_.launch(*s, length);
     }
 
-    /// Effects: enqueues work that lasts until `finish(s)`.
-    void hold(stream_handle s) {
+    /// Effects: enqueues work that lasts until `finish(s)`. `device_waits`: whether `deallocate`, which waits
+    /// for the whole device, waits for it, too (and so cannot succeed before). Without, it stands for work
+    /// that a real device would have waited for, where only the order of events counts and not the time they
+    /// take.
+    void hold(stream_handle s, bool device_waits = true) {
         const std::lock_guard lock(mutex_);
-        world_.hold(s);
+        world_.hold(s, device_waits);
     }
 
     /// Effects: all held work that was enqueued through this handle is over, also that of destroyed streams

@@ -1,18 +1,16 @@
 #pragma once
 
 /// \file
-/// `cuda_mr`: the door to `cuda::mr`. Any tenure resource, as CCCL wants it: CUB, `cuda::buffer`,
-/// `cuda::mr::any_resource`.
+/// `cuda_mr`: the door to `cuda::mr`. Any tenure resource as CCCL wants it, for CUB, `cuda::buffer` and the
+/// erased resources of `cuda::mr`.
 ///
-///     tenure::cuda_mr mr(arena);                                        // borrows: the arena outlives it
-///     cub::DeviceReduce::Sum(in, out, n, cuda::std::execution::env{stream, mr});   // temporary storage from
-///     the arena
+///     tenure::cuda_mr mr(arena); // borrows: the arena outlives it
+///     cub::DeviceReduce::Sum(in, out, n, cuda::std::execution::env{stream, mr}); // temporaries: the arena's
 ///
 /// Why a handle and not the pools themselves: `cuda::mr` copies and compares its resources, pools are neither
 /// copied nor compared. The handle is 24 bytes and nothrow to move, which CCCL's erased types store inline.
 ///
-/// CCCL renamed the interface in 3.1; the one class has both spellings, so the same source compiles against
-/// either:
+/// CCCL renamed the interface in 3.1. The one class has both spellings:
 ///
 /// | | CCCL 3.0 (CUDA 13.0) | CCCL 3.1 and newer |
 /// |---|---|---|
@@ -22,16 +20,13 @@
 /// | CUB takes its temporary storage from it | no, its algorithms take no environment | yes |
 ///
 /// Invariants:
-///   1. `get_resource(env)` of CUB finds it in every version that has one: calls are const, and `query`
-///   answers with
-///      the handle itself. CUB falls back to `cudaMallocAsync` without a word for a resource that it does not
-///      recognise, so this is asserted below.
-///   2. Sizes, alignments and streams are passed on unchanged; CUB asks for 16-byte alignment, `cuda::buffer`
-///   for its
-///      element's.
+///   1. CUB finds it in every version that looks for one: calls are const, and `query` answers with the
+///      handle itself. CUB silently falls back to `cudaMallocAsync` for a resource that it does not
+///      recognise, so what it selects is asserted, below and in the tests.
+///   2. Sizes, alignments and streams are passed on unchanged. CUB asks for 16-byte alignment, `cuda::buffer`
+///      for that of its element.
 ///   3. Never empty; equal exactly when the same resource is meant, so that memory may be given back through
-///   an equal
-///      handle.
+///      an equal handle.
 ///
 /// Cost: the one indirect call of the handle inside.
 ///
@@ -84,8 +79,7 @@ class cuda_mr {
     /// Returns: the resource behind the door, with all its members.
     [[nodiscard]] const any_resource& resource() const noexcept { return resource_; }
 
-    // --- stream-ordered: CCCL 3.1 and newer
-    // ---------------------------------------------------------------------------
+    // --- stream-ordered: CCCL 3.1 and newer ---
 
     /// Returns: a block whose first use is ordered on `stream`; null for no bytes.
     /// Throws: `out_of_memory`, `invalid_alignment`, `driver_error`.
@@ -98,8 +92,7 @@ class cuda_mr {
         resource_.deallocate(to_stream_handle(stream), pointer, bytes, alignment);
     }
 
-    // --- synchronous: CCCL 3.1 and newer
-    // ------------------------------------------------------------------------------
+    // --- synchronous: CCCL 3.1 and newer ---
 
     /// Returns: a block that every stream may use at once. Throws: as `allocate`.
     void* allocate_sync(std::size_t bytes, std::size_t alignment = default_alignment) const {
@@ -110,10 +103,8 @@ class cuda_mr {
         resource_.deallocate_sync(pointer, bytes, alignment);
     }
 
-    // --- CCCL 3.0's names. No default alignment for the first two: `(bytes, alignment)` must not be taken
-    // for
-    // --- `(stream, bytes)`
-    // ---------------------------------------------------------------------------------------------
+    // --- CCCL 3.0's names ---
+    // The first two have no default alignment: `(bytes, alignment)` must not be taken for `(stream, bytes)`.
 
     void* allocate(std::size_t bytes, std::size_t alignment) const { return allocate_sync(bytes, alignment); }
     void deallocate(void* pointer, std::size_t bytes, std::size_t alignment) const noexcept {
@@ -127,8 +118,7 @@ class cuda_mr {
         deallocate(stream, pointer, bytes, alignment);
     }
 
-    // --- what it is
-    // ---------------------------------------------------------------------------------------------------
+    // --- what it is ---
 
     friend bool operator==(const cuda_mr& a, const cuda_mr& b) noexcept { return a.resource_ == b.resource_; }
     friend bool operator!=(const cuda_mr& a, const cuda_mr& b) noexcept { return !(a == b); }

@@ -228,10 +228,12 @@ class bitmap {
     }
 
   private:
-    static constexpr std::size_t large = std::size_t{1} << 20; ///< bytes; from here on, cut from the back
-    static constexpr unsigned first_look =
-        8; ///< blocks that a search looks at before it goes to the next class
-    static constexpr node_index short_list = 16; ///< blocks that a domain may have without an index
+    /// Bytes; blocks from here on are cut from the back.
+    static constexpr std::size_t large = std::size_t{1} << 20;
+    /// Blocks that a search looks at before it goes on to the next class.
+    static constexpr node_index first_look = 8;
+    /// Free blocks that a domain may have without an index.
+    static constexpr node_index short_list = 16;
 
     /// Offsets and sizes in granules, 40 bits each. The flags are bytes so that a neighbour sets one without
     /// reading.

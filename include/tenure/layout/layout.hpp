@@ -86,7 +86,7 @@ struct block_visitor {
 /// | `l.deallocate(id, d)` | the block becomes free with domain d and merges by rule 2. Requires: valid id |
 /// | `l.recolor(from, to)` | every free block of `from` becomes `to`, merging |
 /// | `l.absorb(into, from)` | free blocks of `from` that touch free blocks of `into` become `into`, merging, transitively |
-/// | `l.offset(id)`, `l.size(id)` | of a used block, bytes; size is as rounded |
+/// | `l.offset(id)`, `l.size(id)` | of a used block, bytes; size is as rounded, or more where the layout says so |
 /// | `l.free_bytes(d)`, `l.free_bytes()`, `l.used_bytes()`, `l.total_bytes()` | sums |
 /// | `l.largest_free(domains)` | bytes of the largest free block there |
 /// | `l.for_each_free_range(f)` | f(range) for each range that is wholly free (any domains); f must not change the layout |

@@ -6,8 +6,7 @@
 /// In granules: 1, 2, 3, 4, and from there four sizes for each doubling: 5, 6, 7, 8, 10, 12, 14, 16, 20, ...
 /// up to 8 MiB. Requests without a class take a whole range.
 ///
-///   1. A slot is less than 25 % larger than a request of its class, that rounded up to alignment and
-///   granule.
+///   1. A slot is less than 25 % larger than a request of its class rounded up to alignment and granule.
 ///   2. A slot is a multiple of the alignment: the slot for k * a bytes is as many times a as the slot for
 ///      k granules has granules.
 ///

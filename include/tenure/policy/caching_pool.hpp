@@ -68,7 +68,7 @@ class caching_pool {
         : device_(&device)
         , options_(checked(options))
         , heap_(device, options_)
-        , marks_(heap_.events(), heap_.lanes()) {}
+        , marks_(heap_.events(), heap_.lanes(), options_.large_segment) {}
 
     caching_pool(const caching_pool&) = delete;
     caching_pool& operator=(const caching_pool&) = delete;
@@ -231,7 +231,7 @@ class caching_pool {
         const std::lock_guard lock(mutex_);
         try {
             const result<void*, status> p = obtain(q);
-            mark_if_wanted(q.lane, q);
+            mark_if_due(q.lane, q);
             if (p) return *p;
             return refuse(q, p.error());
         } catch (...) { // host memory
@@ -362,6 +362,10 @@ class caching_pool {
             return wrong;
         }
 
+        const lane_id lane = heap_.record(id).lane;
+        if (const std::uint64_t capture = heap_.lanes().capture(lane);
+            capture != 0 && !(kind == free_kind::on_stream && state && state->capture == capture))
+            heap_.unsettle(id);
         switch (kind) {
         case free_kind::on_stream: note_use(id, stream, state); break;
         case free_kind::synchronous: heap_.uses().forget(id); break;
@@ -369,9 +373,9 @@ class caching_pool {
         }
         heap_.forget(id);
         if (!begin_waiting(id)) heap_.retire(id);
-        if (kind == free_kind::on_stream && state && !state->capturing() && options_.cross_stream_reuse)
-            mark_if_wanted(heap_.lanes().find(state->id),
-                           {.bytes = 0, .alignment = 0, .stream = stream, .state = *state});
+        if (options_.cross_stream_reuse && kind == free_kind::on_stream && state && !state->capturing())
+            mark_if_due(heap_.lanes().find(state->id),
+                        {.bytes = 0, .alignment = 0, .stream = stream, .state = *state});
         return freed{};
     }
 
@@ -437,11 +441,11 @@ class caching_pool {
 
     /// The end of a call that names a stream. Marking is a favour to others: failing it is no failure of this
     /// call.
-    void mark_if_wanted(lane_id lane, const request& q) noexcept {
+    void mark_if_due(lane_id lane, const request& q) noexcept {
         if (!options_.cross_stream_reuse || q.for_all_streams || q.capturing() || lane == lane_table::none)
             return;
         try {
-            marks_.mark_if_wanted(lane, q.stream, heap_.blocks());
+            marks_.mark_if_due(lane, q.stream, heap_.blocks());
         } catch (...) {
         }
     }
@@ -463,6 +467,7 @@ class caching_pool {
         if (s == status::capture_violation) f.cause = failure_cause::capture;
         if (!is_about_memory(s)) return f;
 
+        f.cause = failure_cause::device;
         device_->explain(f);
         if (q.capturing() && f.free_bytes + f.pending >= q.block)
             f.cause = failure_cause::capture;

@@ -11,10 +11,11 @@
 namespace tenure {
 
 struct pool_options {
-    /// Bytes: the pool grows by at least this much at a time while the device (or the arena) grants it, and
-    /// by what the request needs when it does not. 32 MiB: what the driver's own pools grow by; a
-    /// `cudaMalloc` of it costs about what one of 2 MiB costs.
-    std::size_t segment_bytes = std::size_t{32} << 20;
+    /// Bytes: the pool grows by at least this much at a time while the device (or the arena) grants it; if
+    /// not, by half, and so on down to what the request needs. Blocks merge only inside a segment, so few
+    /// large segments fragment less than many small ones: on the recorded traces best fit reserves 1.37 times
+    /// the live peak with 256 MiB against 1.46 with 64 MiB (geometric means), and larger ones gain no more.
+    std::size_t segment_bytes = std::size_t{256} << 20;
 
     /// Bytes freed on one stream between two events on it; see `stream_order`. Smaller: memory of a destroyed
     /// stream is bounded tighter. Larger: fewer events. 1 MiB makes an event (0.45 us) rare against what such

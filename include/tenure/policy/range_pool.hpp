@@ -330,17 +330,24 @@ class range_pool {
 
     /// Effects: buys a segment in which the request fits. Returns: `ok` or the device's answer.
     status grow(const request& q) {
-        const auto preferred = Layout::range_for(q.bytes, q.alignment, options_.segment_bytes);
-        status s = buy(preferred);
-        if (s == status::ok) return s;
-        const auto least = Layout::range_for(q.bytes, q.alignment, 0);
-        if (least.size < preferred.size && (s = buy(least)) == status::ok) return s;
-        if (!options_.release_on_oom) return s;
+        const layout::range_request least = Layout::range_for(q.bytes, q.alignment, 0);
+        layout::range_request wanted = Layout::range_for(q.bytes, q.alignment, options_.segment_bytes);
+        status s = buy(wanted);
+        while (lacks_memory(s) && wanted.size > least.size) { // near a limit: as large as there is room for
+            const layout::range_request half = Layout::range_for(q.bytes, q.alignment, wanted.size / 2);
+            wanted = half.size < wanted.size ? half : least;
+            s = buy(wanted);
+        }
+        if (!lacks_memory(s) || !options_.release_on_oom) return s;
         // Give back as little as makes room, largest first; what remains may still serve others.
         while (give_back_largest()) {
             if ((s = buy(least)) == status::ok) return s;
         }
         return s;
+    }
+
+    static bool lacks_memory(status s) noexcept {
+        return s == status::out_of_memory || s == status::over_limit;
     }
 
     status buy(const layout::range_request& wanted) {

@@ -4,22 +4,18 @@
 /// `any_resource`: any resource, shared. The resource lives until the last handle to it is gone.
 ///
 ///     any_resource = [ object | owner | operations ]      three words
-///                        |        `-> reference count shared by all copies, as in `std::shared_ptr`; null if
-///                        borrowed
+///                        |        `-> count shared by all copies, as in `std::shared_ptr`; null if borrowed
 ///                        `-> the resource, made in place or shared with a `std::shared_ptr` of the caller
 ///
 /// Invariants:
-///   1. Never empty, a moved-from handle included: moving copies. So no call through a handle can meet a
-///   null.
-///   2. Copies refer to the same resource; they are equal, and memory from one may be given back through
-///   another.
+///   1. Never empty, a moved-from handle included: moving copies. So no call can meet a null.
+///   2. Copies refer to the same resource; they are equal, memory from one may be given back through any.
 ///   3. At most 24 bytes and nothrow to move: it fits the inline storage of other libraries' erased types.
 ///
 /// Cost: one indirect call on top of the resource's own; a copy is one atomic increment, none if borrowed.
 ///
-/// Thread-safety: the handle is thread-compatible (like `std::shared_ptr`: each thread its own copy); calls
-/// through it are as thread-safe as the resource. The thread that drops the last handle destroys the
-/// resource.
+/// Thread-safety: the handle is thread-compatible, like `std::shared_ptr`: each thread has its own copy.
+/// Calls are as thread-safe as the resource. The thread that drops the last handle destroys the resource.
 
 #include <tenure/resource/resource_ref.hpp>
 

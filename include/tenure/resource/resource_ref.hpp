@@ -8,12 +8,10 @@
 ///                        `-> a pool, an arena, an adaptor; owned by somebody else
 ///
 /// Invariants:
-///   1. Never empty: it is made from a resource and refers to it for good; assignment refers to another one.
+///   1. Never empty: it is made from a resource; assignment makes it refer to another one.
 ///   2. Two are equal exactly when they refer to the same object through the same type. Memory from one may
-///   be given
-///      back through an equal one.
-///   3. A reference to a reference does not exist: making one from a `resource_ref` copies it, making one
-///   from an
+///      be given back through an equal one.
+///   3. There is no reference to a reference: one made from a `resource_ref` is a copy, one made from an
 ///      `any_resource` refers to the object inside.
 ///
 /// Cost: one indirect call on top of the resource's own; copies are two words and trivial.

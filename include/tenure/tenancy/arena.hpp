@@ -40,7 +40,7 @@ namespace tenure {
 
 /// What happens to blocks that are live when their arena is destroyed. Their memory goes back to the device
 /// always.
-enum class live_blocks {
+enum class leftovers {
     report,  ///< it is a misuse: `live_at_destruction`, with the number of blocks and bytes
     release, ///< it is expected
 };
@@ -48,7 +48,7 @@ enum class live_blocks {
 struct arena_options {
     std::string name = "arena"; ///< in every error
     std::size_t max = no_limit; ///< bytes; the hard limit
-    live_blocks at_destruction = live_blocks::report;
+    leftovers at_destruction = leftovers::report;
 
     /// Called, with no lock held, when an allocation is about to fail for memory. It may free blocks of this
     /// arena. Returns: whether trying again makes sense. May be called by several threads at once.
@@ -79,7 +79,7 @@ class arena {
     ~arena() {
         arena_registry::instance().leave(this);
         const misuse_scope scope(&refine, this);
-        if (options_.at_destruction == live_blocks::release) release_live_blocks();
+        if (options_.at_destruction == leftovers::release) release_live_blocks();
         policy_.reset(); // reports what is still live, through `refine`, under this arena's name
     }
 

@@ -92,6 +92,17 @@ class replay {
         }
     }
 
+    /// Frees all that is live, and ends the work that holds blocks back.
+    void drain() {
+        for (const auto& [id, b] : live_) {
+            device.block_freed(b.p, stream(b.stream));
+            pool.deallocate(stream(b.stream), b.p, b.bytes);
+        }
+        live_.clear();
+        for (const auto& [id, held] : holders_) device.finish(held);
+        holders_.clear();
+    }
+
     sim::device device;
     caching_pool<sim::device> pool{device};
 
@@ -154,16 +165,19 @@ TEST_CASE("caching_pool reserves what PyTorch reserved, to the byte and to the s
     CAPTURE(name);
     const std::vector<event> events = read_trace(name);
     REQUIRE(events.size() > 1000);
-    {
-        replay r;
-        r.run(events);
-        const usage_counters usage = r.pool.usage();
-        CHECK(usage.reserved.peak == peers.at(name).reserved);
-        CHECK(usage.segments.peak == peers.at(name).segments);
-        CHECK(r.device.reserved_peak() == peers.at(name).reserved);
-        CHECK(r.device.calls(sim::call::allocate) == peers.at(name).segments);
-        CHECK(r.device.calls(sim::call::deallocate) == 0);
-        CHECK(r.pool.validate());
-        CHECK(r.device.violations().empty());
-    }
+    replay r;
+    r.run(events);
+    const usage_counters usage = r.pool.usage();
+    CHECK(usage.reserved.peak == peers.at(name).reserved);
+    CHECK(usage.segments.peak == peers.at(name).segments);
+    CHECK(r.device.reserved_peak() == peers.at(name).reserved);
+    CHECK(r.device.calls(sim::call::allocate) == peers.at(name).segments);
+    CHECK(r.device.calls(sim::call::deallocate) == 0);
+    CHECK(r.pool.validate());
+
+    r.drain();
+    r.pool.trim(0);
+    CHECK(r.pool.usage().allocated.current == 0);
+    CHECK(r.device.reserved() == 0);
+    CHECK(r.device.violations().empty());
 }

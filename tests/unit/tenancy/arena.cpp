@@ -182,9 +182,9 @@ TEST_CASE("an arena that may be destroyed with live blocks is silent", "[tenancy
     sim::device dev;
     test::misuse_log log;
     {
-        best_fit_arena alice(dev, {.name = "alice", .at_destruction = live_blocks::release});
+        best_fit_arena alice(dev, {.name = "alice", .at_destruction = leftovers::release});
         (void)alice.allocate(default_stream, 3_MiB);
-        async_arena bob(dev, {.name = "bob", .at_destruction = live_blocks::release});
+        async_arena bob(dev, {.name = "bob", .at_destruction = leftovers::release});
         (void)bob.allocate(default_stream, 3_MiB);
     }
     CHECK(log.size() == 0);

@@ -12,8 +12,8 @@
 /// after it, the caller's own is current again. Invariant: makes no call if the process sees one device only,
 /// and changes nothing if the wanted one is current.
 ///
-/// Cost: two exchanges of a thread's mode, no lock; `cudaGetDevice` 48 ns, and 107 ns for each
-/// `cudaSetDevice`.
+/// Cost on an H200 with driver 580: `relaxed_capture` 114 ns (mean of 10^6: two exchanges);
+/// `current_device` 48 ns (`cudaGetDevice`), and if another device is current 214 ns more.
 ///
 /// Thread-safety: each scope belongs to one thread.
 

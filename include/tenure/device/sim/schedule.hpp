@@ -19,7 +19,7 @@
 ///
 /// Calls are taken to be made in relaxed capture mode. What is forbidden even so invalidates the capture it
 /// touches: querying or synchronising an event recorded in it, synchronising a stream in it, making one of
-/// its streams wait for an event recorded outside, or in another capture, and synchronising the whole device.
+/// its streams wait for an event recorded outside, or in another capture.
 ///
 /// Thread-compatible.
 
@@ -38,6 +38,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -72,17 +73,14 @@ class schedule {
     [[nodiscard]] nanoseconds now() const noexcept { return now_; }
     void advance_to(nanoseconds t) noexcept { now_ = std::max(now_, t); }
 
-    /// Effects: the host waits for all work ever enqueued, which every capture forbids.
+    /// Effects: the host waits for all work ever enqueued. What is being captured is none of it.
     status synchronize_device() {
-        bool captured = false;
-        for (auto& [id, c] : captures_) {
-            if (c.ended) continue;
-            c.valid = false;
-            captured = true;
-        }
-        if (captured) return status::capture_violation;
         const status s = wait_until(device_ready_);
-        if (s == status::ok) lines_.observe_all();
+        if (s != status::ok) return s;
+        std::unordered_set<timeline_id> captured;
+        for (const auto& [id, c] : captures_)
+            if (!c.ended) captured.insert(c.branches.begin(), c.branches.end());
+        lines_.observe_all(captured);
         return s;
     }
 
@@ -130,14 +128,15 @@ class schedule {
         return lines_.advance(s.timeline());
     }
 
-    void hold(stream_handle handle) {
+    /// `device_waits`: whether waiting for the whole device waits for this work, too.
+    void hold(stream_handle handle, bool device_waits = true) {
         stream* s = use(handle, "given work");
         if (s == nullptr) return;
         if (s->capture != 0) return log_.add("held work cannot be captured");
         const std::size_t hold = holds_.begin();
         open_holds_[handle].push_back(hold);
         s->ready.after_hold(hold);
-        device_ready_.join(s->ready);
+        if (device_waits) device_ready_.join(s->ready);
         lines_.advance(s->id);
     }
 
@@ -361,7 +360,8 @@ class schedule {
 
     violation_log& log_;
     nanoseconds now_{0};
-    std::uint64_t last_id_ = default_stream_id; ///< streams, captures and their branches are numbered together
+    std::uint64_t last_id_ =
+        default_stream_id; ///< streams, captures and their branches are numbered together
     stream default_;
     handle_table<stream_handle, stream> streams_{0x5'0000'0000};
     handle_table<event_handle, event> events_{0xe'0000'0000};

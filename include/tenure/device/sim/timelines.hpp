@@ -89,9 +89,13 @@ class timelines {
         }
     }
 
-    /// Effects: the host has learned that everything is over.
-    void observe_all() {
+    /// Effects: the host has learned that everything is over, but on the timelines in `pending`.
+    void observe_all(const std::unordered_set<timeline_id>& pending) {
         for (auto it = lines_.begin(); it != lines_.end();) {
+            if (pending.count(it->first) != 0) {
+                ++it;
+                continue;
+            }
             it->second.seen = it->second.position;
             if (it->second.closed) {
                 it = lines_.erase(it);

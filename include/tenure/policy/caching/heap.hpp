@@ -68,6 +68,7 @@ class heap {
         std::uint64_t capture = 0;  ///< which may replay into it
         std::uint64_t freed_at = 0; ///< when a block of it was last freed, by the clock of garbage collection
         bool small = false;         ///< for small blocks
+        bool settled = true;        ///< of a capture: all its blocks were freed inside the capture
     };
 
     heap(Device& device, const caching_options& options) noexcept
@@ -158,6 +159,10 @@ class heap {
         ++records_[id].holds;
     }
 
+    /// To be called when a block of a capture lane is freed outside that capture: work outside the graph may
+    /// still use it when the graph is long over.
+    void unsettle(block_id id) noexcept { segments_.find(blocks_.range_of(id).base)->second.settled = false; }
+
     /// Effects: memory of a forgotten block, whose uses are over unless it is `lost`, goes where it may be
     /// reused.
     void retire(block_id id) noexcept {
@@ -175,7 +180,8 @@ class heap {
         give_to_lane(id);
     }
 
-    /// Effects: nothing replays `capture` any more. What waited for it alone becomes free.
+    /// Effects: nothing replays `capture` any more, and all work of its graphs is over. What waited for it
+    /// alone becomes free, and segments that it alone has used serve everybody.
     void release_captured(std::uint64_t capture) noexcept {
         std::size_t kept = 0;
         for (const auto& h : holds_) {
@@ -185,6 +191,7 @@ class heap {
                 holds_[kept++] = h;
         }
         holds_.resize(kept);
+        counters_.captured -= spare_segments_of(capture);
         const std::size_t before = lanes_.captured_bytes(blocks_);
         for (auto& [base, s] : segments_)
             if (s.capture == capture) s.capture = 0;
@@ -204,6 +211,7 @@ class heap {
     /// Effects: buys a segment of at least `bytes` for a lane. Returns: its free block, or the device's
     /// answer. Throws: `std::bad_alloc`, changing nothing.
     result<candidate, status> grow(lane_id lane, bool small, std::size_t bytes, std::size_t alignment) {
+        if (const std::optional<candidate> spare = take_spare(lane, small, bytes, alignment)) return *spare;
         segments_.reserve(segments_.size() + 2);
         const std::size_t count = backing_.count();
         const result<segment_range, status> got =
@@ -309,10 +317,47 @@ class heap {
         lanes_.detach(b.lane);
     }
 
+    /// A whole free block changes its lane. Throws: `std::bad_alloc`, changing nothing.
+    void move_segment(const candidate& c, lane_id to) {
+        const bool small = lane_table::is_small(blocks_.domain_of(c.id));
+        blocks_.deallocate(blocks_.take(c, c.size, layout::granule), lane_table::domain_of(to, small));
+    }
+
+    std::optional<candidate> take_spare(lane_id lane, bool small, std::size_t bytes, std::size_t alignment) {
+        const layout::domain spare[] = {lane_table::domain_of(lane_table::spare, small)};
+        const std::optional<candidate> c = blocks_.find(bytes, alignment, spare);
+        if (!c || !options_->acceptable(bytes, c->size)) return std::nullopt;
+        segment_record& s = segments_.find(c->offset)->second;
+        move_segment(*c, lane);
+        s.capture = lanes_.capture(lane);
+        s.settled = true;
+        if (s.capture != 0) counters_.captured += c->size;
+        return c;
+    }
+
+    /// Effects: makes the wholly free segments of a capture spare. Returns: their bytes.
+    std::size_t spare_segments_of(std::uint64_t capture) noexcept {
+        std::size_t bytes = 0;
+        try {
+            std::vector<candidate> whole;
+            blocks_.for_each_block([&](const layout::block_view& b) {
+                if (b.free && lanes_.capture(lane_table::lane_of(b.color)) == capture &&
+                    blocks_.is_whole_range(b.id) && segments_.at(b.offset).settled)
+                    whole.push_back({b.id, b.offset, b.size});
+            });
+            for (const candidate& c : whole) {
+                move_segment(c, lane_table::spare);
+                bytes += c.size;
+            }
+        } catch (...) { // the rest goes home, to the stream it was bought for
+        }
+        return bytes;
+    }
+
     void adopt(const layout::range& r, lane_id lane, bool small) {
         try {
             blocks_.add(r, lane_table::domain_of(lane, small));
-            segments_.insert({r.base, {lanes_.capture(lane), searches_, small}});
+            segments_.insert({r.base, {lanes_.capture(lane), searches_, small, true}});
         } catch (...) {
             blocks_.remove(r.base);
             backing_.give_back(r.base);

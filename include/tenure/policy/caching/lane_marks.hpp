@@ -13,20 +13,23 @@
 ///      +---------- own miss ----------+
 ///
 /// An event is recorded only in a call that names the stream, or on the default stream, which always lives: a
-/// stream that may have been destroyed is never touched. Other streams are marked at their next call.
+/// stream that may have been destroyed is never touched. Other streams are marked at their next call; and, so
+/// that little is left behind when a stream dies without one, whenever `mark_bytes` are free and unmarked.
 ///
 /// Invariants:
 ///   1. Everything in a moving lane was freed before its event was recorded.
 ///   2. A lane has at most one moving lane, and each moving lane has one entry here.
 ///
-/// Cost: nothing until somebody misses; then an event for each lane with free memory, and a query a poll.
-/// Thread-safety: thread-compatible.
+/// Cost: an event per `mark_bytes` freed on a stream other than the default one, or when somebody misses; a
+/// query per marked lane a poll. Thread-safety: thread-compatible.
 
 #include <tenure/device/device.hpp>
 #include <tenure/ordering/event_cache.hpp>
 #include <tenure/policy/caching/lane_table.hpp>
 
+#include <algorithm>
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 namespace tenure::caching {
@@ -34,7 +37,9 @@ namespace tenure::caching {
 template <device Device>
 class lane_marks {
   public:
-    lane_marks(event_cache<Device>& events, lane_table& lanes) noexcept : events_(&events), lanes_(&lanes) {}
+    /// `mark_bytes`: bytes, see above.
+    lane_marks(event_cache<Device>& events, lane_table& lanes, std::size_t mark_bytes) noexcept
+        : events_(&events), lanes_(&lanes), mark_bytes_(mark_bytes) {}
 
     lane_marks(const lane_marks&) = delete;
     lane_marks& operator=(const lane_marks&) = delete;
@@ -44,32 +49,42 @@ class lane_marks {
     }
 
     /// Effects: all lanes with free memory but `asker` are to be marked: the default stream's
-    /// (`lane_of_default`) at once, others when `mark_if_wanted` is called for them. Throws:
-    /// `std::bad_alloc`.
+    /// (`lane_of_default`) at once, others when `mark_if_due` is called for them. Throws: `std::bad_alloc`.
     template <class Layout>
     void ask_others(lane_id asker, lane_id lane_of_default, Layout& blocks) {
         lanes_->for_each_home([&](lane_id l) {
-            if (l != asker && lanes_->moving(l) == lane_table::none && lane_table::free_bytes(l, blocks) != 0)
-                lanes_->want(l, true);
+            if (l != asker && lane_table::free_bytes(l, blocks) != 0) lanes_->want(l, true);
         });
-        if (lane_of_default != lane_table::none) mark_if_wanted(lane_of_default, default_stream, blocks);
+        if (lane_of_default != lane_table::none) mark_if_due(lane_of_default, default_stream, blocks);
     }
 
     /// To be called in a call that names `stream`, which is not capturing and whose own lane this is.
-    /// Effects: sets the lane's free memory aside if somebody has asked for it. A refusing driver changes
-    /// nothing. Throws: `std::bad_alloc`, changing nothing.
+    /// Effects: sets the lane's free memory aside if somebody has asked for it, or there is much. A refusing
+    /// driver changes nothing. Throws: `std::bad_alloc`, changing nothing.
     template <class Layout>
-    void mark_if_wanted(lane_id l, stream_handle stream, Layout& blocks) {
-        if (!lanes_->wanted(l)) return;
-        lanes_->want(l, false);
-        if (lanes_->moving(l) != lane_table::none || lane_table::free_bytes(l, blocks) == 0) return;
+    void mark_if_due(lane_id l, stream_handle stream, Layout& blocks) {
+        const std::size_t unmarked = lane_table::free_bytes(l, blocks);
+        const bool much = stream != default_stream && unmarked >= mark_bytes_;
+        if (unmarked == 0 || !(much || lanes_->wanted(l))) return;
         marks_.reserve(marks_.size() + 1);
-        const lane_id moving = lanes_->add_moving(l);
+        lane_id moving = lanes_->moving(l);
+        const bool again = moving != lane_table::none; // the new event comes later on the same stream
+        if (!again) moving = lanes_->add_moving(l);
         if (moving == lane_table::none) return;
         const result<event_handle, status> event = events_->mark(stream);
-        if (!event) return lanes_->drop_moving(l);
+        if (!event) {
+            if (!again) lanes_->drop_moving(l);
+            return;
+        }
+        lanes_->want(l, false);
         recolor(l, moving, blocks);
-        marks_.push_back({l, *event});
+        if (again) {
+            mark& m =
+                *std::find_if(marks_.begin(), marks_.end(), [l](const mark& x) { return x.owner == l; });
+            events_->release(std::exchange(m.event, *event));
+        } else {
+            marks_.push_back({l, *event});
+        }
     }
 
     /// Effects: what was marked before work that has passed becomes shared. Returns: whether there was any.
@@ -133,6 +148,7 @@ class lane_marks {
 
     event_cache<Device>* events_;
     lane_table* lanes_;
+    std::size_t mark_bytes_;
     std::vector<mark> marks_;
 };
 

@@ -8,21 +8,21 @@
 ///
 ///     domain = 2 * lane + (large ? 1 : 0)
 ///
-///     lane 0, shared   blocks of `allocate_sync`: all work on them is over, every stream may take them
-///     lane 1, lost     freed, but the driver could not say when the work on them ends. Nobody may take them;
-///     giving
-///                      the segment back to the device, which waits for all work, ends this
-///     lanes 2 ...      one for a stream, keyed by its identity, never by its handle: a new stream with a
-///     dead one's
-///                      handle is another lane and inherits nothing
+///     0 shared   blocks of `allocate_sync`: all work on them is over, every stream may take them
+///     1 lost     freed, but the driver could not say when the work on them ends: nobody may take them.
+///     Giving
+///                the segment back to the device, which waits for all work, ends this
+///     2 spare    whole segments, all work on which is over: as good as new ones for everybody
+///     3 ...      one for a stream, keyed by its identity, never by its handle: a new stream with a dead
+///     one's
+///                handle is another lane and inherits nothing
 ///
 /// A *capture lane* (stream, capture) holds what was allocated on the stream while the capture was active. A
 /// graph may replay into that memory, so no other lane sees it until the capture is released; then the lane
 /// *forwards* to the stream's own lane, its home.
 ///
 /// Invariants:
-///   1. A lane exists while a block belongs to it, a capture lane forwards to it, or its domains hold free
-///   memory.
+///   1. A lane exists while it has blocks or free memory, or a capture lane forwards to it.
 ///   2. A capture lane's home is an ordinary lane, and exists.
 ///
 /// Complexity: O(1). Lanes of streams without memory are swept when the table has doubled.
@@ -45,6 +45,7 @@ class lane_table {
   public:
     static constexpr lane_id shared = 0;
     static constexpr lane_id lost = 1;
+    static constexpr lane_id spare = 2;
     static constexpr lane_id none = std::numeric_limits<lane_id>::max();
 
     [[nodiscard]] static constexpr layout::domain domain_of(lane_id l, bool small) noexcept {
@@ -55,10 +56,10 @@ class lane_table {
     }
     [[nodiscard]] static constexpr bool is_small(layout::domain d) noexcept { return d % 2u == 0; }
 
-    lane_table() : lanes_(2) {}
+    lane_table() : lanes_(first) {}
 
     /// Effects: finds or makes the lane of a stream (`capture` 0), or of a stream in a capture.
-    /// Returns: it, or `none` when all 32 767 lanes hold memory. Throws: `std::bad_alloc`, changing nothing.
+    /// Returns: it, or `none` when all 32 764 lanes hold memory. Throws: `std::bad_alloc`, changing nothing.
     template <class Layout>
     lane_id find_or_make(std::uint64_t stream, std::uint64_t capture, const Layout& blocks) {
         const key k{stream, capture};
@@ -119,7 +120,7 @@ class lane_table {
     [[nodiscard]] std::size_t captured_bytes(const Layout& blocks) const noexcept {
         std::size_t sum = 0;
         if (!any_captured()) return 0;
-        for (lane_id l = 2; l < lanes_.size(); ++l)
+        for (lane_id l = first; l < lanes_.size(); ++l)
             if (lanes_[l].in_use && capture(l) != 0) sum += free_bytes(l, blocks);
         return sum;
     }
@@ -128,7 +129,7 @@ class lane_table {
     /// live.
     template <class Layout>
     void release(std::uint64_t capture_id, Layout& blocks) noexcept {
-        for (lane_id l = 2; l < lanes_.size(); ++l) {
+        for (lane_id l = first; l < lanes_.size(); ++l) {
             if (lanes_[l].seen_capture == capture_id) lanes_[l].seen_capture = 0;
             if (!lanes_[l].in_use || capture(l) != capture_id || capture_id == 0) continue;
             for (const bool small : {true, false})
@@ -191,10 +192,12 @@ class lane_table {
     }
 
     [[nodiscard]] bool in_use(lane_id l) const noexcept {
-        return l < 2 || (l < lanes_.size() && lanes_[l].in_use);
+        return l < first || (l < lanes_.size() && lanes_[l].in_use);
     }
 
   private:
+    static constexpr lane_id first = 3; ///< of those made for streams
+
     struct key {
         std::uint64_t stream = 0;
         std::uint64_t capture = 0;
@@ -257,7 +260,7 @@ class lane_table {
     template <class Layout>
     void sweep(const Layout& blocks) noexcept {
         last_ = none;
-        for (lane_id l = 2; l < lanes_.size(); ++l) {
+        for (lane_id l = first; l < lanes_.size(); ++l) {
             lane& x = lanes_[l];
             if (!x.in_use || x.released || x.users != 0 || free_bytes(l, blocks) != 0) continue;
             if (x.who.capture != 0) {

@@ -1,4 +1,4 @@
-#include "trace.hpp"
+#include "cli/trace.hpp"
 
 #include "scratch_file.hpp"
 #include "support/catch.hpp"

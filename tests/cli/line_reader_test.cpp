@@ -1,4 +1,4 @@
-#include "line_reader.hpp"
+#include "cli/line_reader.hpp"
 
 #include "scratch_file.hpp"
 #include "support/catch.hpp"
