@@ -52,6 +52,7 @@
 #include <limits>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace tenure {
@@ -281,6 +282,7 @@ class stream_order {
             l.unmarked = 0;
             return false;
         }
+        drop_empty(l, blocks);
         const domain fresh = take_domain();
         if (fresh == settled) return false;
         const result<event_handle, status> event = events_->mark(stream);
@@ -316,6 +318,19 @@ class stream_order {
             l.generations -= done;
         }
         return any;
+    }
+
+    /// Generations whose memory the lane has used again need no event.
+    template <layout::layout Layout>
+    void drop_empty(lane& l, const Layout& blocks) noexcept {
+        std::size_t kept = 0;
+        for (std::size_t g = 0; g < l.generations; ++g) {
+            if (blocks.free_bytes(l.marked[g].color) == 0)
+                retire(l.marked[g]);
+            else
+                std::swap(l.marked[kept++], l.marked[g]);
+        }
+        l.generations = kept;
     }
 
     void retire(generation& g) noexcept {

@@ -30,6 +30,7 @@
 #include <tenure/tenancy/metered.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -144,6 +145,13 @@ class arena {
     [[nodiscard]] bool validate() const noexcept {
         return policy_->validate() && policy_->usage().reserved.current <= meter_.read().charged;
     }
+
+    /// Effects: the graphs made from this capture are gone and their work is over; what the policy kept for
+    /// them is free.
+    void release_captured(std::uint64_t capture) noexcept requires requires(policy_type& p) {
+        p.release_captured(capture);
+    }
+    { policy_->release_captured(capture); }
 
     // ---- limits ----
 

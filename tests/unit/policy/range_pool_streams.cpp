@@ -80,8 +80,9 @@ TEST_CASE("a lane that becomes idle is not given away under the request that ask
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("a request that fails takes no memory away from other streams", "[policy][range_pool][streams]",
-                   best_fit_pool<sim::device>, exact_best_fit_pool<sim::device>) {
+TEMPLATE_TEST_CASE("a request that fails takes no memory away from other streams",
+                   "[policy][range_pool][streams]", best_fit_pool<sim::device>,
+                   exact_best_fit_pool<sim::device>) {
     world<TestType> w({.segment_bytes = 64_MiB}, 64_MiB);
     const stream_handle greedy = w.device.create_stream();
     const stream_handle modest = w.device.create_stream();
@@ -100,7 +101,8 @@ TEMPLATE_TEST_CASE("a request that fails takes no memory away from other streams
     w.finish();
 }
 
-TEST_CASE("free neighbours that hold a request only together are merged for it", "[policy][range_pool][streams]") {
+TEST_CASE("free neighbours that hold a request only together are merged for it",
+          "[policy][range_pool][streams]") {
     best_fit_world w({.segment_bytes = 64_MiB}, 64_MiB);
     const stream_handle s = w.device.create_stream();
     const stream_handle t = w.device.create_stream();
@@ -170,7 +172,8 @@ TEST_CASE("release of a block for all streams waits for the uses that were recor
     CHECK(device.reserved() == 0);
 }
 
-TEST_CASE("a host that frees knows the order even where the pool has lost it", "[policy][range_pool][streams]") {
+TEST_CASE("a host that frees knows the order even where the pool has lost it",
+          "[policy][range_pool][streams]") {
     best_fit_world w({.segment_bytes = 2_MiB});
     const stream_handle s = w.device.create_stream();
     const stream_handle t = w.device.create_stream();
@@ -187,7 +190,8 @@ TEST_CASE("a host that frees knows the order even where the pool has lost it", "
 TEST_CASE("no size stands for any size", "[policy][range_pool][misuse]") {
     best_fit_world w;
     void* const p = w.pool.allocate(default_stream, 100);
-    for (const std::size_t wrong : {std::size_t{0}, std::size_t{99}, std::numeric_limits<std::size_t>::max()}) {
+    for (const std::size_t wrong :
+         {std::size_t{0}, std::size_t{99}, std::numeric_limits<std::size_t>::max()}) {
         const deallocate_result r = w.pool.try_deallocate(default_stream, p, wrong);
         REQUIRE_FALSE(r);
         CHECK(r.error().kind == misuse_kind::size_mismatch);
@@ -214,7 +218,8 @@ TEMPLATE_TEST_CASE("one short-lived stream a request leaves little behind", "[po
     w.finish();
 }
 
-TEST_CASE("memory of destroyed streams is everybody's once the device has waited", "[policy][range_pool][streams]") {
+TEST_CASE("memory of destroyed streams is everybody's once the device has waited",
+          "[policy][range_pool][streams]") {
     best_fit_world w({.segment_bytes = 2_MiB, .mark_bytes = no_limit}, 64_MiB);
     const stream_handle gone = w.device.create_stream();
     const stream_handle s = w.device.create_stream();
