@@ -1,6 +1,5 @@
 /// \file
-/// Random programs over every layout, against the oracle of intervals. A new layout joins by a line in
-/// `layouts`.
+/// Random programs over every layout, against the oracle of intervals. A new layout joins each list of types.
 
 #include "support/catch.hpp"
 #include "support/layout_oracle.hpp"
@@ -63,4 +62,10 @@ TEMPLATE_TEST_CASE("random programs in a narrow space agree with the oracle", "[
         CAPTURE(round);
         test::layout_program<TestType>(test::seed() + round, test::narrow_program()).run();
     }
+}
+
+TEMPLATE_TEST_CASE("random programs with many blocks agree with the oracle", "[layout][model]", //
+                   layout::best_fit, layout::bitmap, layout::buddy, layout::slab) {
+    CAPTURE(test::seed());
+    test::layout_program<TestType>(test::seed(), test::dense_program()).run();
 }

@@ -135,6 +135,9 @@ class stream_order {
         return list;
     }
 
+    /// Returns: whether no other stream has a lane.
+    [[nodiscard]] bool is_sole(lane_id id) const noexcept { return id != no_lane && by_id_.size() == 1; }
+
     /// To be called after `bytes` bytes were freed into `open(id)`.
     void freed(lane_id id, std::size_t bytes) noexcept {
         if (id != no_lane) lanes_[id].unmarked = saturating_add(lanes_[id].unmarked, bytes);

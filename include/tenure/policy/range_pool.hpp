@@ -332,16 +332,16 @@ class range_pool {
     status grow(const request& q) {
         const layout::range_request least = Layout::range_for(q.bytes, q.alignment, 0);
         layout::range_request wanted = Layout::range_for(q.bytes, q.alignment, options_.segment_bytes);
-        status s = buy(wanted);
+        status s = buy(q, wanted);
         while (lacks_memory(s) && wanted.size > least.size) { // near a limit: as large as there is room for
             const layout::range_request half = Layout::range_for(q.bytes, q.alignment, wanted.size / 2);
             wanted = half.size < wanted.size ? half : least;
-            s = buy(wanted);
+            s = buy(q, wanted);
         }
         if (!lacks_memory(s) || !options_.release_on_oom) return s;
         // Give back as little as makes room, largest first; what remains may still serve others.
         while (give_back_largest()) {
-            if ((s = buy(least)) == status::ok) return s;
+            if ((s = buy(q, least)) == status::ok) return s;
         }
         return s;
     }
@@ -350,19 +350,23 @@ class range_pool {
         return s == status::out_of_memory || s == status::over_limit;
     }
 
-    status buy(const layout::range_request& wanted) {
+    /// New memory is settled, for whichever stream comes. While there is one stream only it goes to that one's lane,
+    /// so that its neighbours merge with it from the start.
+    status buy(const request& q, const layout::range_request& wanted) {
         if (wanted.size > max_block_bytes) return status::out_of_memory;
         const result<segment_range, status> got =
             backing_.acquire(wanted.size, std::max<std::size_t>(wanted.alignment, layout::granule));
         counters_.reserved_to(backing_);
         if (!got) return got.error();
+        const bool sole = order_.is_sole(q.lane);
         try {
-            blocks_.add({got->base, got->size}, ordering_type::settled);
+            blocks_.add({got->base, got->size}, sole ? order_.open(q.lane) : ordering_type::settled);
         } catch (...) {
             backing_.give_back(got->base);
             counters_.reserved_to(backing_);
             throw;
         }
+        if (sole) order_.freed(q.lane, got->size);
         return status::ok;
     }
 
@@ -532,13 +536,15 @@ class range_pool {
         const std::size_t others = order_.bytes_of_others(q.lane, blocks_);
         f.pending = counters_.pending + others;
         device_->explain(f);
+        // What could still be bought counts: where it and the free blocks together would do, only their shape does not.
+        const std::size_t room = s == status::over_limit && f.used < f.max ? f.max - f.used : 0;
         if (s == status::capture_violation)
             f.cause = failure_cause::capture;
-        else if (s != status::out_of_memory && s != status::over_limit)
+        else if (!lacks_memory(s))
             f.cause = failure_cause::driver;
-        else if (f.free_bytes - others >= q.rounded)
+        else if (f.free_bytes - others + room >= q.rounded)
             f.cause = failure_cause::fragmentation;
-        else if (f.free_bytes + counters_.pending >= q.rounded)
+        else if (f.free_bytes + counters_.pending + room >= q.rounded)
             f.cause = failure_cause::stream_pending;
         return f;
     }
