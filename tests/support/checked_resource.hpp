@@ -122,7 +122,7 @@ class checked_resource {
         device_->block_used(p, s);
     }
 
-    [[nodiscard]] bool owns(const void* p) const noexcept { return resource_->owns(p); }
+    [[nodiscard]] bool owns(void* p) const noexcept { return resource_->owns(p); }
     [[nodiscard]] usage_counters usage() const { return resource_->usage(); }
     std::size_t trim(std::size_t keep) { return resource_->trim(keep); }
     [[nodiscard]] memory_snapshot snapshot() const { return resource_->snapshot(); }
