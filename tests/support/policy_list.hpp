@@ -5,10 +5,9 @@
 ///
 ///     TEMPLATE_TEST_CASE("...", "[contract]", TENURE_POLICIES) { ... TestType::policy<sim::device> ... }
 ///
-/// To add a policy: a struct with its name, its template and its options for tests, and its name in the list.
-/// Where a policy legitimately differs from the others it says so with a reason, `.x = because("...")`; the
-/// suite then checks the difference instead of the rule, and shows the reason when that fails. Nothing is
-/// skipped silently.
+/// To add a policy: a struct with its name, its template and its options for tests, and its name in the list. Where
+/// a policy legitimately differs from the others it says so with a reason, `.x = because("...")`; the suite then
+/// checks the difference instead of the rule, and shows the reason when that fails. Nothing is skipped silently.
 
 #include <tenure/device/sim_device.hpp>
 #include <tenure/policy/async_pool.hpp>

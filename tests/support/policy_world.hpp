@@ -1,8 +1,7 @@
 #pragma once
 
 /// \file
-/// `policy_world<Subject>`: a simulated device, a policy of the list on it, watched by `checked_resource`,
-/// and streams.
+/// `policy_world<Subject>`: a simulated device, a policy of the list on it, watched by `checked_resource`, and streams.
 ///
 ///     policy_world<TestType> w;
 ///     const stream_handle s = w.stream();
@@ -75,8 +74,8 @@ class policy_world {
         device.destroy_stream(s);
     }
 
-    /// Effects: a call that names the stream, for a policy that waits for one to record an event or to go on
-    /// with a deferred free.
+    /// Effects: a call that names the stream, for a policy that waits for one to record an event or to go on with a
+    /// deferred free.
     void name(stream_handle s) {
         if (const allocate_result r = checked_->try_allocate(s, 1)) checked_->deallocate(s, *r, 1);
     }
@@ -107,8 +106,7 @@ class policy_world {
         for (const auto& b : checked_->live()) checked_->deallocate_sync(b.pointer, b.bytes, b.alignment);
     }
 
-    /// Effects: drains and trims. Checks: every counter is back at 0, the device has everything, nothing was
-    /// unsafe.
+    /// Effects: drains and trims. Checks: every counter is back at 0, the device has everything, nothing was unsafe.
     void finish() {
         CHECK(checked_->live().empty());
         drain();
