@@ -25,11 +25,21 @@ consteval std::size_t shifted_bytes(unsigned long long n, unsigned shift) {
     return static_cast<std::size_t>(n) << shift;
 }
 
-consteval std::size_t operator""_B(unsigned long long n) { return shifted_bytes(n, 0); }
-consteval std::size_t operator""_KiB(unsigned long long n) { return shifted_bytes(n, 10); }
-consteval std::size_t operator""_MiB(unsigned long long n) { return shifted_bytes(n, 20); }
-consteval std::size_t operator""_GiB(unsigned long long n) { return shifted_bytes(n, 30); }
-consteval std::size_t operator""_TiB(unsigned long long n) { return shifted_bytes(n, 40); }
+consteval std::size_t operator""_B(unsigned long long n) {
+    return shifted_bytes(n, 0);
+}
+consteval std::size_t operator""_KiB(unsigned long long n) {
+    return shifted_bytes(n, 10);
+}
+consteval std::size_t operator""_MiB(unsigned long long n) {
+    return shifted_bytes(n, 20);
+}
+consteval std::size_t operator""_GiB(unsigned long long n) {
+    return shifted_bytes(n, 30);
+}
+consteval std::size_t operator""_TiB(unsigned long long n) {
+    return shifted_bytes(n, 40);
+}
 
 } // namespace literals
 
@@ -48,9 +58,20 @@ inline std::size_t parse_bytes(std::string_view text) {
         std::string_view name;
         unsigned shift;
     };
-    static constexpr std::array<unit, 14> units{{{"", 0},     {"B", 0},    {"KiB", 10}, {"K", 10}, {"MiB", 20},
-                                                 {"M", 20},   {"GiB", 30}, {"G", 30},   {"TiB", 40}, {"T", 40},
-                                                 {"PiB", 50}, {"P", 50},   {"EiB", 60}, {"E", 60}}};
+    static constexpr std::array<unit, 14> units{{{"", 0},
+                                                 {"B", 0},
+                                                 {"KiB", 10},
+                                                 {"K", 10},
+                                                 {"MiB", 20},
+                                                 {"M", 20},
+                                                 {"GiB", 30},
+                                                 {"G", 30},
+                                                 {"TiB", 40},
+                                                 {"T", 40},
+                                                 {"PiB", 50},
+                                                 {"P", 50},
+                                                 {"EiB", 60},
+                                                 {"E", 60}}};
     const auto fail = [text](const char* why) {
         throw invalid_byte_size("invalid size \"" + std::string(text) + "\": " + why +
                                 " (write whole bytes, or a whole number with KiB, MiB, GiB, TiB: 512MiB)");
@@ -80,8 +101,8 @@ inline std::string format_bytes(std::size_t n) {
     const std::size_t rest = n - (whole << (10 * unit));
     std::string text = std::to_string(whole);
     if (rest != 0) {
-        const auto hundredths =
-            static_cast<unsigned>(static_cast<double>(rest) * 100.0 / static_cast<double>(std::size_t{1} << (10 * unit)));
+        const auto hundredths = static_cast<unsigned>(static_cast<double>(rest) * 100.0 /
+                                                      static_cast<double>(std::size_t{1} << (10 * unit)));
         text += '.';
         text += static_cast<char>('0' + hundredths / 10);
         text += static_cast<char>('0' + hundredths % 10);
