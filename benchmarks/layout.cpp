@@ -19,7 +19,9 @@
 #include <tenure/core/units.hpp>
 #include <tenure/layout/best_fit.hpp>
 #include <tenure/layout/bitmap.hpp>
+#include <tenure/layout/buddy.hpp>
 #include <tenure/layout/layout.hpp>
+#include <tenure/layout/slab.hpp>
 
 #include <benchmark/benchmark.h>
 
@@ -203,6 +205,8 @@ int main(int argc, char** argv) {
     add<std_set>("std_set");
     add<layout::best_fit>("best_fit");
     add<layout::bitmap>("bitmap");
+    add<layout::buddy>("buddy");
+    add<layout::slab>("slab");
     benchmark::Initialize(&count, arguments.data());
     if (benchmark::ReportUnrecognizedArguments(count, arguments.data())) return 2;
     benchmark::RunSpecifiedBenchmarks();

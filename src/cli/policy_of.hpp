@@ -41,8 +41,8 @@ class policy_of final : public policy {
   public:
     using table = std::vector<option_entry<Options>>;
 
-    policy_of(const char* name, const table& known, Options defaults = {})
-        : name_(name), known_(&known), options_(std::move(defaults)) {}
+    policy_of(const char* name, const table& known, late_free late)
+        : name_(name), known_(&known), late_(late) {}
 
     [[nodiscard]] replay_result replay(const trace& t, const replay_options& how) const override {
         if (how.limit == no_limit && !t.names_arenas && !t.sets_limits) {
@@ -54,7 +54,7 @@ class policy_of final : public policy {
                     pools.push_back(std::make_unique<bare>(device, options_));
                     return pools;
                 },
-                how);
+                how, late_);
         }
         using limited = arena<Pool, sim::device>;
         return cli::replay<limited>(
@@ -69,7 +69,7 @@ class policy_of final : public policy {
                 }
                 return pools;
             },
-            how);
+            how, late_);
     }
 
     void set(std::string_view option, std::string_view value) override {
@@ -100,7 +100,8 @@ class policy_of final : public policy {
   private:
     const char* name_;
     const table* known_;
-    Options options_;
+    late_free late_;
+    Options options_{};
 };
 
 /// Returns: the options of a table, a line each.
@@ -117,10 +118,11 @@ std::string options_help(const std::vector<option_entry<Options>>& table) {
 
 /// Requires: `table` lives as long as the program.
 template <template <class> class Pool, class Options>
-policy_family family_of(const char* name, const char* help, const std::vector<option_entry<Options>>& table) {
+policy_family family_of(const char* name, const char* help, const std::vector<option_entry<Options>>& table,
+                        late_free late = late_free::held) {
     return {name, help,
-            [name, &table]() -> std::unique_ptr<policy> {
-                return std::make_unique<policy_of<Pool, Options>>(name, table);
+            [name, late, &table]() -> std::unique_ptr<policy> {
+                return std::make_unique<policy_of<Pool, Options>>(name, table, late);
             },
             options_help(table)};
 }

@@ -20,7 +20,7 @@ inline sim::device_options device_of(std::size_t capacity) {
 }
 
 /// The live blocks that a snapshot shows: address to size.
-inline std::map<std::uint64_t, std::size_t> live_blocks(const memory_snapshot& picture) {
+inline std::map<std::uint64_t, std::size_t> blocks_shown(const memory_snapshot& picture) {
     std::map<std::uint64_t, std::size_t> blocks;
     for (const segment_snapshot& s : picture.segments)
         for (const block_snapshot& b : s.blocks)
@@ -62,7 +62,7 @@ TEMPLATE_TEST_CASE("a failing allocation changes nothing", "[contract][oom]", TE
     w.pool().deallocate(other, blocks.back(), 30_MiB);
     blocks.pop_back();
     const usage_counters before = w.pool().usage();
-    const auto live_before = live_blocks(w.pool().snapshot());
+    const auto live_before = blocks_shown(w.pool().snapshot());
 
     for (const std::size_t n : {200_MiB, 255_MiB, 256_MiB, 10_GiB}) {
         CAPTURE(n);
@@ -75,7 +75,7 @@ TEMPLATE_TEST_CASE("a failing allocation changes nothing", "[contract][oom]", TE
         CHECK(after.blocks == before.blocks);
         CHECK(after.reserved.peak == before.reserved.peak);
         CHECK(after.reserved.current <= before.reserved.current); // caches may have gone back to the device
-        CHECK(live_blocks(w.pool().snapshot()) == live_before);
+        CHECK(blocks_shown(w.pool().snapshot()) == live_before);
         CHECK(disagreement(w.pool().snapshot(), after, w.traits) == "");
         CHECK(w.pool().validate());
     }

@@ -89,6 +89,14 @@ class pointer_map {
             if (s.key() != 0) f(s.key(), s.value);
     }
 
+    /// Returns: the number of slots read to find the entry that takes longest. Linear.
+    [[nodiscard]] std::size_t longest_probe() const noexcept {
+        std::size_t longest = 0;
+        for (std::size_t i = 0; i < slots_.size(); ++i)
+            if (slots_[i].key() != 0) longest = std::max(longest, distance(home(slots_[i].key()), i) + 1);
+        return longest;
+    }
+
     /// Returns: whether every entry is found where it lies, and the counts are right. Linear.
     [[nodiscard]] bool validate() const noexcept {
         std::size_t n = 0;

@@ -3,9 +3,9 @@
 /// \file
 /// Byte units: literals (`8_GiB`), parsing (`parse_bytes("8GiB")`) and printing (`format_bytes`).
 ///
-/// A size is always a whole number of bytes in a `std::size_t`; this header only gives it readable spellings. Binary
-/// units only (KiB = 2^10 ... EiB = 2^60): "GB" means two different things to two readers, so it is an error and the
-/// message says what to write instead.
+/// A size is always a whole number of bytes in a `std::size_t`; this header only gives it readable spellings.
+/// Binary units only (KiB = 2^10 ... EiB = 2^60): "GB" means two different things to two readers, so it is an
+/// error and the message says what to write instead.
 
 #include <array>
 #include <charconv>
@@ -43,14 +43,15 @@ consteval std::size_t operator""_TiB(unsigned long long n) {
 
 } // namespace literals
 
-/// A text that should have been a size in bytes and was not. `what()` quotes the text and says what is accepted.
+/// A text that should have been a size in bytes and was not. `what()` quotes the text and says what is
+/// accepted.
 class invalid_byte_size : public std::invalid_argument {
   public:
     using std::invalid_argument::invalid_argument;
 };
 
-/// Reads a size: digits, then optionally one of `B KiB MiB GiB TiB PiB EiB` (`K M G T P E` are short for the binary
-/// units, as in most command lines). Spaces may stand between number and unit. No sign, no fraction.
+/// Reads a size: digits, then optionally one of `B KiB MiB GiB TiB PiB EiB` (`K M G T P E` are short for the
+/// binary units, as in most command lines). Spaces may stand between number and unit. No sign, no fraction.
 ///
 /// Returns: the size in bytes. Throws: `invalid_byte_size` for anything else, overflow included.
 inline std::size_t parse_bytes(std::string_view text) {
@@ -81,7 +82,8 @@ inline std::size_t parse_bytes(std::string_view text) {
     if (error == std::errc::result_out_of_range) fail("the number does not fit in 64 bits");
     if (error != std::errc{}) fail("no number");
     std::string_view rest(end, static_cast<std::size_t>(text.data() + text.size() - end));
-    while (!rest.empty() && rest.front() == ' ') rest.remove_prefix(1);
+    while (rest.size() > 1 && rest.front() == ' ')
+        rest.remove_prefix(1); // a space at the end stays, as no unit
     for (const unit& u : units) {
         if (rest != u.name) continue;
         if (number > (std::numeric_limits<std::uint64_t>::max() >> u.shift)) fail("more than 64 bits");
@@ -101,8 +103,10 @@ inline std::string format_bytes(std::size_t n) {
     const std::size_t rest = n - (whole << (10 * unit));
     std::string text = std::to_string(whole);
     if (rest != 0) {
-        const auto hundredths = static_cast<unsigned>(static_cast<double>(rest) * 100.0 /
-                                                      static_cast<double>(std::size_t{1} << (10 * unit)));
+        // As an integer: a double would round 1023.999.../1024 up to 100 hundredths.
+        const unsigned spare =
+            unit > 1 ? 10 * (unit - 1) : 0; // low bits that cannot show, so that x 100 fits
+        const auto hundredths = static_cast<unsigned>((rest >> spare) * 100 >> (10 * unit - spare));
         text += '.';
         text += static_cast<char>('0' + hundredths / 10);
         text += static_cast<char>('0' + hundredths % 10);

@@ -21,11 +21,12 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr stream_handle s0 = default_stream;
+constexpr std::size_t much = 1_GiB;
 
 /// A pool on a device of its own, whose blocks the overlap check knows about. Checks at its end that nothing
 /// went wrong and nothing is left.
 struct fixture {
-    explicit fixture(caching_options options = {}, std::size_t capacity = 1_GiB)
+    explicit fixture(caching_options options = {}, std::size_t capacity = much)
         : dev({.capacity = capacity}), pool(std::in_place, dev, options) {}
     ~fixture() {
         CHECK(pool->validate());
