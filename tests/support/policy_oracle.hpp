@@ -33,7 +33,7 @@ namespace tenure::test {
 enum class step_kind : std::uint8_t {
     allocate,
     allocate_sync,
-    free,          ///< on the block's stream
+    free, ///< on the block's stream
     free_elsewhere,
     free_sync,
     release,
@@ -55,8 +55,8 @@ struct step {
 
 struct program_options {
     std::size_t steps = 400;
-    std::size_t streams = 4;            ///< at the start
-    std::size_t largest = 64_MiB;       ///< bytes
+    std::size_t streams = 4;      ///< at the start
+    std::size_t largest = 64_MiB; ///< bytes
     std::size_t largest_alignment = 4_MiB;
     bool short_lived_streams = true;
 };
@@ -86,7 +86,8 @@ inline std::vector<step> make_program(std::uint64_t seed, const program_options&
                  : dice < 88 ? step_kind::destroy_stream
                  : dice < 90 ? step_kind::trim
                              : step_kind::advance;
-        if (!o.short_lived_streams && (s.kind == step_kind::create_stream || s.kind == step_kind::destroy_stream))
+        if (!o.short_lived_streams &&
+            (s.kind == step_kind::create_stream || s.kind == step_kind::destroy_stream))
             continue;
         program.push_back(s);
     }
@@ -124,7 +125,8 @@ class policy_runner {
         if (u.requested.current != requested_) return "requested bytes are not those of the live blocks";
         if (u.requested.total_in != flowed_) return "bytes ever requested differ";
         if (u.blocks.current != live_.size()) return "number of live blocks differs";
-        if (u.reserved.current != world_->device.reserved()) return "reserved is not what the device has given";
+        if (u.reserved.current != world_->device.reserved())
+            return "reserved is not what the device has given";
         for (const block& b : live_)
             if (!world_->pool().owns(b.p)) return "a live block is not owned";
         return test::disagreement(world_->pool().snapshot(), u, world_->traits);
