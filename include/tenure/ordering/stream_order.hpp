@@ -3,20 +3,18 @@
 /// \file
 /// `stream_order`: when is freed memory safe to reuse, and for whom?
 ///
-/// Memory freed on a stream may be reused on that stream at once: the stream itself keeps the order. For
-/// every other stream it is safe when the work that the freeing stream held at the time has passed. This
-/// class turns the rule into *domains*, the colours that a layout puts on its free blocks:
+/// Memory freed on a stream may be reused on that stream at once: the stream itself keeps the order. For every other
+/// stream it is safe when the work that the freeing stream held at the time has passed. This class turns the rule into
+/// *domains*, the colours that a layout puts on its free blocks:
 ///
 ///     domain 0, settled     every stream may take it: the host has seen the work pass
-///     domain 1, lost        nobody may: what it waits for is not known (a driver call failed); until all
-///                           work has passed
+///     domain 1, lost        nobody may: what it waits for is not known (a driver call failed), until all work has passed
 ///     a lane per stream     open      freed on this stream, no event recorded since
 ///                           marked    freed before an event of this stream, up to four generations
 ///
 ///     free on s ------> open(s) --mark: record event--> marked(s) --event passed: poll--> settled
 ///     allocate on s <-- open(s), marked(s), settled
-///     miss on s:        reopen: marked(s) back to open(s), settled neighbours join it, so that neighbours
-///     merge
+///     miss on s:        reopen: marked(s) back to open(s), settled neighbours join it, so that neighbours merge
 ///
 /// Freeing and reusing on one stream makes no driver call. An event is recorded once per `mark_bytes` of
 /// freed memory (divided by the number of lanes), or when another stream has asked in vain, never once per
@@ -29,16 +27,15 @@
 /// what its frees still waited for on other streams, stays in that lane until all work of the device is known
 /// to have passed (`all_passed`): whenever a segment is given back, since the device waits then.
 ///
-/// Capture: nothing is recorded on a capturing stream. What an allocation inside a capture may use is only
-/// `settled`.
+/// Capture: nothing is recorded on a capturing stream. What an allocation inside a capture may use is only `settled`.
 ///
 /// Invariants:
 ///   1. A domain belongs to one lane at a time; domains 0 and 1 to none.
 ///   2. Everything in a marked generation was freed before its event was recorded.
 ///   3. A lane without free memory and without marks may be forgotten at any time.
 ///
-/// Complexity: O(1) a free. A miss: one query per lane with marks (0.3 us each), and recolouring linear in
-/// the free blocks that change hands. Thread-safety: thread-compatible.
+/// Complexity: O(1) a free. A miss: one query per lane with marks (0.3 us each), and recolouring linear in the free
+/// blocks that change hands. Thread-safety: thread-compatible.
 
 #include <tenure/core/bits.hpp>
 #include <tenure/device/device.hpp>
@@ -91,11 +88,13 @@ class stream_order {
             for (std::size_t g = 0; g < l.generations; ++g) events_->release(l.marked[g].event);
     }
 
-    /// Effects: forgets lanes that hold nothing, when there are many. Lanes found before are void then: to be
-    /// called at the beginning of a call, before it asks for any.
+    /// Effects: when there are many lanes, polls, and forgets those that hold nothing. Lanes found before are
+    /// void then: to be called at the beginning of a call, before it asks for any.
     template <layout::layout Layout>
-    void tidy(const Layout& blocks) noexcept {
-        if (by_id_.size() >= sweep_at_ || short_of_domains_) sweep(blocks);
+    void tidy(Layout& blocks) noexcept {
+        if (by_id_.size() < sweep_at_ && !short_of_domains_) return;
+        poll(blocks);
+        sweep(blocks);
     }
 
     /// Effects: finds or makes the lane of a stream. Returns: it, or `no_lane` when all domains hold memory
@@ -131,8 +130,7 @@ class stream_order {
     /// Returns: identity of the lane's stream.
     [[nodiscard]] std::uint64_t stream_id(lane_id id) const noexcept { return lanes_[id].id; }
 
-    /// Returns: where an allocation of this lane may take memory from; of `no_lane`: what every stream may
-    /// take.
+    /// Returns: where an allocation of this lane may take memory from; of `no_lane`: what every stream may take.
     [[nodiscard]] domain_list usable(lane_id id) const noexcept {
         domain_list list;
         if (id != no_lane) {
@@ -162,8 +160,8 @@ class stream_order {
         if (l.wanted || (!l.permanent && is_much(l.unmarked))) mark(l, stream, blocks);
     }
 
-    /// Effects: for a lane that missed, makes all it may use one domain as far as blocks touch, so that they
-    /// merge. Returns: whether anything changed. `mark_if_due` afterwards restores the mark.
+    /// Effects: for a lane that missed, makes all it may use one domain as far as blocks touch, so that they merge.
+    /// Returns: whether anything changed. `mark_if_due` afterwards restores the mark.
     template <layout::layout Layout>
     bool reopen(lane_id id, Layout& blocks) noexcept {
         if (id == no_lane) return false;
@@ -183,8 +181,7 @@ class stream_order {
         return changed || absorbed != 0;
     }
 
-    /// Effects: asks which marks have passed, and settles what was freed before them. Returns: whether any
-    /// had.
+    /// Effects: asks which marks have passed, and settles what was freed before them. Returns: whether any had.
     template <layout::layout Layout>
     bool poll(Layout& blocks) noexcept {
         return settle_where(blocks, [this](event_handle e) { return device_->query(e) == status::ok; });
@@ -339,8 +336,7 @@ class stream_order {
         g = {};
     }
 
-    /// Returns: a domain that no free block has, or `settled` when there is none. Reserves the room to give
-    /// it back.
+    /// Returns: a domain that no free block has, or `settled` when there is none. Reserves the room to give it back.
     domain take_domain() noexcept {
         if (!free_domains_.empty()) {
             const domain d = free_domains_.back();

@@ -8,12 +8,9 @@
 ///     release(c, f)    no graph of c replays any more: f(b) for each parked block that this sets free
 ///
 /// Invariants:
-///   1. A block leaves only when every capture that holds it has been released, whether that happens before
-///   or after
-///      its free.
-///   2. After `make_room(n)`, nothing about blocks below n needs host memory but the hold of a second
-///   capture; without
-///      memory for that, the block stays until the end of the pool.
+///   1. A block leaves only when every capture that holds it has been released, be that before or after its free.
+///   2. After `make_room(n)`, nothing about blocks below n needs host memory but the hold of a second capture;
+///      without memory for that, the block stays until the end of the pool.
 ///
 /// Complexity: O(1), except `release` and `only`, which are linear in the blocks and in the second holds.
 /// Cost: 12 bytes a block. Thread-safety: thread-compatible.

@@ -4,8 +4,8 @@
 /// `range_pool<Device, Layout>`: the engine of the pools that are one layout over segments of device memory.
 ///
 ///     where?   Layout        best fit, bitmap, buddy, slab: blocks inside ranges
-///     when?    stream_order  which free blocks a stream may take; pending_uses for blocks that several
-///     streams use whence?  segments      ranges bought from the device; the device may be an arena's meter
+///     when?    stream_order  which free blocks a stream may take; pending_uses for blocks that several streams use
+///     whence?  segments      ranges bought from the device; the device may be an arena's meter
 ///
 /// An allocation searches its stream's free blocks. On a miss, in this order, stopping at the first success:
 ///   1. what has completed meanwhile: pending frees, marks of other streams
@@ -24,8 +24,7 @@
 ///
 /// Invariants:
 ///   1. Every live block is in the pointer map, and its side-table entry holds its size as requested.
-///   2. `reserved` equals what the segments take from the device; `allocated` the sum of used blocks of the
-///   layout.
+///   2. `reserved` equals what the segments take from the device; `allocated` the sum of used blocks of the layout.
 ///   3. No block is handed out before the work of its former users is over or ordered before.
 ///
 /// Thread-safety: thread-safe. One mutex, held over driver calls; it is not held over the misuse handler.

@@ -8,9 +8,8 @@
 ///     give back        wholly free ranges: layout --segment--> device
 ///
 /// Invariants:
-///   1. Every range of the layout is a segment. The only segments that are no range are those that the device
-///   refused
-///      to take back after a failure; it is asked again at the next purchase or `give_back_until`.
+///   1. Every range of the layout is a segment. The only segments that are no range are those that the
+///      device refused to take back after a failure; it is asked again at the next purchase or `give_back_until`.
 ///   2. A failed call changes nothing else.
 ///
 /// Complexity: that of the driver call. `fit_together` is linear in the blocks, giving back in the ranges.

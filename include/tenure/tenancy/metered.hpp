@@ -1,16 +1,15 @@
 #pragma once
 
 /// \file
-/// `metered<Device>`: a device whose memory somebody pays for. It stands between a policy and the real device
-/// and models the same concepts, so a policy does not know it is there.
+/// `metered<Device>`: a device whose memory somebody pays for. It stands between a policy and the real device and
+/// models the same concepts, so a policy does not know it is there.
 ///
 ///     policy --> metered --charge--> meter
 ///                   |
 ///                   +--take--> device
 ///
 /// Invariants:
-///   1. Bytes taken from the device through it are charged before they are taken and refunded after they are
-///   given
+///   1. Bytes taken from the device through it are charged before they are taken and refunded after they are given
 ///      back: `held <= charged <= max` at every instant.
 ///   2. Whatever fails, the charge of what was not taken goes back.
 ///
