@@ -62,6 +62,16 @@ void* operator new(std::size_t n, std::align_val_t a) {
 void* operator new[](std::size_t n, std::align_val_t a) {
     return tenure::test::host_memory::get(n, static_cast<std::size_t>(a));
 }
+void* operator new(std::size_t n, const std::nothrow_t&) noexcept {
+    try {
+        return tenure::test::host_memory::get(n, 1);
+    } catch (const std::bad_alloc&) {
+        return nullptr;
+    }
+}
+void operator delete(void* p, const std::nothrow_t&) noexcept {
+    tenure::test::host_memory::put(p);
+}
 void operator delete(void* p) noexcept {
     tenure::test::host_memory::put(p);
 }

@@ -17,11 +17,12 @@ using namespace std::chrono_literals;
 
 namespace {
 
+constexpr std::size_t whole_range = 64_MiB;
 using order_type = stream_order<sim::device>;
 
 /// A range of memory whose blocks are freed into lanes.
 struct order_world {
-    explicit order_world(std::size_t mark_bytes = no_limit, std::size_t bytes = 64_MiB)
+    explicit order_world(std::size_t mark_bytes = no_limit, std::size_t bytes = whole_range)
         : order(device, events, mark_bytes) {
         blocks.add({1_GiB, bytes}, order_type::settled);
     }

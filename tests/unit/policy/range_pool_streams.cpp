@@ -23,10 +23,11 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr std::chrono::seconds long_time{100};
+constexpr std::size_t large_device = 141_GiB;
 
 template <class Pool>
 struct world {
-    explicit world(pool_options options = {}, std::size_t capacity = 141_GiB)
+    explicit world(pool_options options = {}, std::size_t capacity = large_device)
         : device({.capacity = capacity, .cost = sim::costs::zero()})
         , bare(device, options)
         , pool(bare, device) {}
@@ -60,7 +61,7 @@ TEST_CASE("a lane that becomes idle is not given away under the request that ask
     const stream_handle home = w.device.create_stream();
     const stream_handle user = w.device.create_stream();
     const stream_handle freeing = w.device.create_stream();
-    void* const p = w.pool.allocate(home, 1536_KiB);
+    void* const p = w.pool.allocate(home, 2_MiB);
     // 64 streams that hold no free memory: at the next new one their lanes are forgotten.
     std::vector<void*> small;
     std::vector<stream_handle> others;
@@ -70,12 +71,12 @@ TEST_CASE("a lane that becomes idle is not given away under the request that ask
     }
     w.device.launch(freeing, long_time);
     w.pool.use(p, user, 1us);
-    w.pool.deallocate(freeing, p, 1536_KiB); // waits for `user`; `freeing` has no lane yet
+    w.pool.deallocate(freeing, p, 2_MiB); // waits for `user`; `freeing` has no lane yet
     w.device.advance(1ms);
     // Completes p, whose memory only `freeing` may have for now.
-    void* const q = w.pool.allocate(others.back(), 1536_KiB);
+    void* const q = w.pool.allocate(others.back(), 2_MiB);
     CHECK(q != p);
-    w.pool.deallocate(others.back(), q, 1536_KiB);
+    w.pool.deallocate(others.back(), q, 2_MiB);
     for (std::size_t i = 0; i < small.size(); ++i) w.pool.deallocate(others[i], small[i], 512);
     w.finish();
 }
@@ -86,8 +87,8 @@ TEMPLATE_TEST_CASE("a request that fails takes no memory away from other streams
     world<TestType> w({.segment_bytes = 64_MiB}, 64_MiB);
     const stream_handle greedy = w.device.create_stream();
     const stream_handle modest = w.device.create_stream();
-    void* const a = w.pool.allocate(greedy, 1_MiB);
     void* const b = w.pool.allocate(modest, 1_MiB);
+    void* const a = w.pool.allocate(greedy, 1_MiB);
     void* const c = w.pool.allocate(modest, 32_MiB); // everything else is settled from here on
     w.pool.deallocate(modest, c, 32_MiB);
     w.device.launch(greedy, long_time);

@@ -18,8 +18,10 @@ using namespace tenure::literals;
 
 namespace {
 
+constexpr std::size_t large_device = 141_GiB;
+
 struct metered_world {
-    explicit metered_world(std::size_t max, std::size_t capacity = 141_GiB)
+    explicit metered_world(std::size_t max, std::size_t capacity = large_device)
         : device({.capacity = capacity, .cost = sim::costs::zero()})
         , account("alice", max)
         , paid(device, account) {}
