@@ -68,7 +68,7 @@ class caching_pool {
         : device_(&device)
         , options_(checked(options))
         , heap_(device, options_)
-        , marks_(heap_.events(), heap_.lanes(), options_.small_size) {}
+        , marks_(device, heap_.events(), heap_.lanes(), options_.small_size) {}
 
     caching_pool(const caching_pool&) = delete;
     caching_pool& operator=(const caching_pool&) = delete;
@@ -295,12 +295,12 @@ class caching_pool {
 
     /// Step 2 with `cross_stream_reuse`: what other streams have freed and finished with.
     void* search_others(const request& q) {
-        if (marks_.poll(*device_, heap_.blocks()))
+        if (marks_.poll(heap_.blocks()))
             if (void* p = search(q)) return p;
         const result<stream_state, status> always_alive = device_->describe(default_stream);
         marks_.ask_others(q.lane, always_alive ? heap_.lanes().find(always_alive->id) : lane_table::none,
                           heap_.blocks());
-        marks_.poll(*device_, heap_.blocks());
+        marks_.poll(heap_.blocks());
         if (!q.for_all_streams) marks_.take_back(q.lane, heap_.blocks());
         return search(q);
     }
@@ -426,14 +426,14 @@ class caching_pool {
 
     void settle() {
         heap_.uses().poll(completed());
-        if (options_.cross_stream_reuse) marks_.poll(*device_, heap_.blocks());
+        if (options_.cross_stream_reuse) marks_.poll(heap_.blocks());
     }
 
     /// Returns: whether waiting has freed anything.
     bool wait_for_all(const request& q) {
         bool any = heap_.uses().synchronize(completed());
         if (options_.cross_stream_reuse) {
-            any = marks_.synchronize(*device_, heap_.blocks()) || any;
+            any = marks_.synchronize(heap_.blocks()) || any;
             if (!q.for_all_streams) marks_.take_back(q.lane, heap_.blocks());
         }
         return any;
