@@ -43,8 +43,6 @@ struct policy_traits {
     deviation does_not_know_largest_free{};
     /// A failure that frees pending on other streams would avert is not named `stream_pending`.
     deviation does_not_know_pending{};
-    /// Freed memory that other streams' work still delays is not counted in `usage().pending`.
-    deviation leaves_pending_to_driver{};
     /// Peaks are upper bounds, and destruction is reported by each part.
     deviation has_parts{};
     /// Free memory serves only the stream that has it, until it goes back to the device.
@@ -53,6 +51,8 @@ struct policy_traits {
     deviation names_other_owner{};
     /// An alignment beyond the device's granularity costs bytes that are reserved and in no block.
     deviation pads_segments{};
+    /// Bytes kept for captured graphs are counted beside `allocated`, not in it.
+    deviation counts_captured_apart{};
     /// `release` asks the stream of the allocation, so that stream must exist.
     deviation release_needs_stream{};
 };

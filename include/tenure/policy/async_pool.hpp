@@ -106,41 +106,15 @@ class async_pool {
     /// tell.
     [[nodiscard]] allocate_result try_allocate(stream_handle s, std::size_t n,
                                                std::size_t a = default_alignment) noexcept {
-        allocation_failure failure{.requested = n, .rounded = n};
-        {
-            const std::lock_guard lock(mutex_);
-            if (!is_power_of_two(a) || a > max_alignment) {
-                failure.cause = failure_cause::invalid_alignment;
-            } else if (n == 0) {
-                return static_cast<void*>(nullptr);
-            } else {
-                const result<void*, status> got = take(s, n, a, failure.rounded);
-                if (got) return *got;
-                failure.driver_status = got.error();
-                failure.cause = cause_of(got.error());
-                failure.pending = usage_.pending;
-                failure.free_bytes =
-                    usage_.reserved.current - std::min(usage_.allocated.current, usage_.reserved.current);
-            }
-            ++usage_.failures;
-        }
-        if (failure.cause == failure_cause::device || failure.cause == failure_cause::arena_limit) {
-            device_->explain(failure);
-            if (failure.free_bytes >= failure.rounded) failure.cause = failure_cause::fragmentation;
-        }
-        return failure;
+        return serve(s, n, a, false);
     }
 
-    /// Effects: see `tenure::resource`. The block is made on the default stream and the host waits until that
+    /// Effects: see `tenure::resource`. The block is made on the default stream, and the host waits until that
     /// stream has come to it.
     [[nodiscard]] void* allocate_sync(std::size_t n, std::size_t a = default_alignment) {
-        void* const p = allocate(default_stream, n, a);
-        if (p == nullptr) return p;
-        if (const status s = settle_default_stream(); s != status::ok) {
-            deallocate(default_stream, p, n, a);
-            throw_failure({.requested = n, .rounded = n, .cause = failure_cause::driver, .driver_status = s});
-        }
-        return p;
+        const allocate_result got = serve(default_stream, n, a, true);
+        if (!got) throw_failure(got.error());
+        return *got;
     }
 
     /// Effects, Returns: see `tenure::resource`. A free that has to wait, for a capture or because the driver
@@ -246,7 +220,8 @@ class async_pool {
         for (const node& n : waiting_) pending += n.mapped().taken;
         return usage_.requested.current == requested && usage_.allocated.current == allocated + pending &&
                usage_.pending == pending && usage_.blocks.current == live_.size() &&
-               waiting_.capacity() >= live_.size() + waiting_.size();
+               waiting_.capacity() >= nodes_ && spare_.capacity() >= nodes_ &&
+               live_.size() + waiting_.size() + spare_.size() <= nodes_;
     }
 
   private:
@@ -285,8 +260,38 @@ class async_pool {
         }
     }
 
-    /// The part of `try_allocate` that needs the lock. Sets `rounded` to the bytes to be asked of the driver.
-    result<void*, status> take(stream_handle s, std::size_t n, std::size_t a, std::size_t& rounded) noexcept {
+    /// `for_all_streams`: the host waits, without the lock, until the block is there.
+    allocate_result serve(stream_handle s, std::size_t n, std::size_t a, bool for_all_streams) noexcept {
+        allocation_failure failure{.requested = n, .rounded = n};
+        {
+            std::unique_lock lock(mutex_);
+            if (n == 0) return static_cast<void*>(nullptr);
+            if (!is_power_of_two(a) || a > max_alignment) {
+                failure.cause = failure_cause::invalid_alignment;
+                return failure;
+            }
+            result<node, status> got = obtain(s, n, a, failure.rounded);
+            failure.driver_status = got ? status::ok : got.error();
+            if (got && for_all_streams) failure.driver_status = settle_default_stream(lock);
+            if (failure.driver_status == status::ok) return enter(std::move(*got));
+            if (got) undo(std::move(*got));
+            failure.cause = cause_of(failure.driver_status);
+            failure.pending = usage_.pending;
+            failure.free_bytes =
+                usage_.reserved.current - std::min(usage_.allocated.current, usage_.reserved.current);
+            ++usage_.failures;
+        }
+        if (failure.cause == failure_cause::device || failure.cause == failure_cause::arena_limit) {
+            device_->explain(failure);
+            if (failure.free_bytes >= failure.rounded) failure.cause = failure_cause::fragmentation;
+        }
+        return failure;
+    }
+
+    /// Effects: sets `rounded` to the bytes to be asked of the driver, and asks for them.
+    /// Returns: the block, which is not live yet, or the driver's answer; then nothing has changed.
+    result<node, status> obtain(stream_handle s, std::size_t n, std::size_t a,
+                                std::size_t& rounded) noexcept {
         rounded = saturating_add(round_up(n, granule), a > granule ? a - granule : 0);
         if (rounded > max_block_bytes) return status::out_of_memory;
         try {
@@ -311,32 +316,46 @@ class async_pool {
         if (!got) return got.error();
         if (overlaps(to_address(*got), rounded))
             return status::failed; // somebody's live memory: not ours to give back
-        const std::uint64_t address = round_up(to_address(*got), a);
         node fresh = std::move(spare_.back());
         spare_.pop_back();
-        fresh.key() = address;
+        fresh.key() = round_up(to_address(*got), a);
         block& b = fresh.mapped(); // `others` is empty, but may have capacity
         b.base = *got;
         b.requested = n;
         b.taken = rounded;
         b.home = home;
-        live_.insert(std::move(fresh));
-        usage_.requested.add(n);
-        usage_.allocated.add(rounded);
+        return fresh;
+    }
+
+    /// Effects: the block is live. Returns: its address.
+    void* enter(node fresh) noexcept {
+        const std::uint64_t address = fresh.key();
+        const block& b = fresh.mapped();
+        usage_.requested.add(b.requested);
+        usage_.allocated.add(b.taken);
         usage_.blocks.add(1);
-        remember(to_address(*got), rounded);
+        remember(to_address(b.base), b.taken);
+        live_.insert(std::move(fresh));
         return to_pointer(address);
+    }
+
+    /// Effects: gives a block back that never was live.
+    void undo(node fresh) noexcept {
+        block& b = fresh.mapped();
+        if (hand_over(b, b.home.stream)) return spare_.push_back(std::move(fresh));
+        usage_.allocated.add(b.taken);
+        wait_with(std::move(fresh));
     }
 
     /// Effects: makes sure that one more block can live, and later wait, without asking for host memory.
     void make_room() {
         if (!spare_.empty()) return;
-        const std::size_t blocks = live_.size() + waiting_.size() + 1;
-        if (waiting_.capacity() < blocks) waiting_.reserve(2 * blocks);
-        if (spare_.capacity() < blocks) spare_.reserve(2 * blocks);
         block_map one;
         one.try_emplace(0);
+        if (waiting_.capacity() <= nodes_) waiting_.reserve(2 * nodes_ + 1);
+        if (spare_.capacity() <= nodes_) spare_.reserve(2 * nodes_ + 1);
         spare_.push_back(one.extract(one.begin()));
+        ++nodes_;
     }
 
     deallocate_result checked_free(stream_handle s, void* p, std::size_t n, bool work_is_over) noexcept {
@@ -362,9 +381,13 @@ class async_pool {
         usage_.requested.subtract(b.requested);
         usage_.blocks.subtract(1);
         if (give_back(b)) return retire(std::move(n));
-        usage_.pending += b.taken;
         for_each_use(b, [this](use& u) { mark(u); });
-        note_waiting(b);
+        wait_with(std::move(n));
+    }
+
+    void wait_with(node n) noexcept {
+        usage_.pending += n.mapped().taken;
+        note_waiting(n.mapped());
         waiting_.push_back(std::move(n));
     }
 
@@ -501,12 +524,12 @@ class async_pool {
         return state->capturing() ? presence::capturing : presence::here;
     }
 
-    /// Effects: the host waits until the default stream has come to where it is now.
-    status settle_default_stream() noexcept {
-        std::unique_lock lock(mutex_);
+    /// Requires: `lock` holds the mutex. Effects: the host waits, with the mutex released, until the default stream
+    /// has come to where it is now.
+    status settle_default_stream(std::unique_lock<std::mutex>& lock) noexcept {
         const result<event_handle, status> mark = events_.mark(default_stream);
-        lock.unlock();
         if (!mark) return mark.error();
+        lock.unlock();
         const status s = device_->synchronize(*mark);
         lock.lock();
         events_.release(*mark);
@@ -576,6 +599,7 @@ class async_pool {
     block_map live_;                 ///< by the address handed out
     std::vector<node> waiting_;      ///< freed, not yet taken by the driver; oldest first
     std::vector<node> spare_;        ///< for blocks to come
+    std::size_t nodes_ = 0;          ///< of blocks of all three kinds
     std::uint64_t awaited_ = 0;      ///< streams that waiting blocks are not marked on yet, see `bit`
     std::size_t marked_waiting_ = 0; ///< waiting blocks that are marked on all their streams
     std::map<std::uint64_t, std::uint64_t> known_; ///< disjoint ranges [first, second) that have been ours
