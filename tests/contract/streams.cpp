@@ -347,18 +347,17 @@ POLICY_TEST_CASE("blocks outlive the stream they were allocated on", "[contract]
 
 POLICY_TEST_CASE("a thousand short-lived streams leave nothing behind", "[contract][streams]") {
     policy_world w(subject);
+    // Blocks large enough that every policy marks them: what is smaller may stay with a stream that died early.
     for (int i = 0; i < 1000; ++i) {
         const stream_handle s = w.stream();
-        void* const p = w.pool().allocate(s, 4_MiB);
+        void* const p = w.pool().allocate(s, big);
         w.pool().use_own(p, s, microseconds{3});
-        w.pool().deallocate(s, p, 4_MiB);
-        w.device.advance(microseconds{10});
-        w.name(s);
+        w.pool().deallocate(s, p, big);
         w.device.advance(microseconds{10});
         REQUIRE(w.device.synchronize(s) == status::ok);
         w.destroy(s);
     }
-    if (!w.traits.does_not_share) CHECK(w.pool().usage().reserved.current <= 1_GiB);
+    if (!w.traits.does_not_share) CHECK(w.pool().usage().reserved.current <= 16 * big);
     CHECK(w.device.live_events() <= 512);
     w.finish();
 }
