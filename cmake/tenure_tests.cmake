@@ -2,11 +2,12 @@
 include_guard()
 
 tenure_require(Catch2 catch2 CONFIG)
+tenure_require(ZLIB zlib1g-dev) # traces are compressed
 include(Catch)
 
 # What all test programs share: assertions on in every build type, Catch2's main, one precompiled header.
 add_library(tenure_test_settings INTERFACE)
-target_link_libraries(tenure_test_settings INTERFACE tenure_own)
+target_link_libraries(tenure_test_settings INTERFACE tenure_own ZLIB::ZLIB)
 target_include_directories(tenure_test_settings INTERFACE ${PROJECT_SOURCE_DIR}/tests)
 target_compile_options(tenure_test_settings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-UNDEBUG>)
 target_compile_definitions(tenure_test_settings INTERFACE

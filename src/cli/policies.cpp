@@ -64,6 +64,7 @@ const std::vector<policy_family>& families() {
         list.push_back(slab_family());
         list.push_back(caching_family());
         list.push_back(async_family());
+        list.push_back(binned_family());
         return list;
     }();
     return all;

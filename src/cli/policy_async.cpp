@@ -8,8 +8,7 @@ namespace {
 
 const std::vector<option_entry<async_options>>& table() {
     static const std::vector<option_entry<async_options>> entries{
-        {"max_bytes", "BYTES  the driver's own limit, which it rounds up to its steps (0: none)",
-         [](async_options& o, std::string_view v) { o.max_bytes = parse_bytes(v); }},
+        bytes_option("max_bytes", &async_options::max_bytes, "the driver's own limit, in its steps; 0: none"),
     };
     return entries;
 }

@@ -13,6 +13,7 @@
 #include <tenure/tenancy/arena.hpp>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -22,18 +23,31 @@
 
 namespace tenure::cli {
 
+/// One option as a command line sees it. The help names the default as the library has it.
 template <class Options>
 struct option_entry {
-    const char* name;
-    const char* help;
-    void (*set)(Options&, std::string_view value); ///< Throws: `std::invalid_argument`.
+    std::string name;
+    std::string value; ///< what to write: "BYTES", "on|off"
+    std::string help;
+    std::function<void(Options&, std::string_view value)> set; ///< Throws: `std::invalid_argument`.
 };
 
-/// Throws: `std::invalid_argument`. (For sizes there is `parse_bytes`.)
-inline bool parse_switch(std::string_view text) {
-    if (text == "on" || text == "true" || text == "1") return true;
-    if (text == "off" || text == "false" || text == "0") return false;
-    throw std::invalid_argument("\"" + std::string(text) + "\" is neither on nor off");
+template <class Options>
+option_entry<Options> bytes_option(std::string name, std::size_t Options::*member, const std::string& help) {
+    const std::size_t preset = Options{}.*member;
+    return {std::move(name), "BYTES",
+            help + " (" + (preset == no_limit ? "none" : format_bytes(preset)) + ")",
+            [member](Options& o, std::string_view text) { o.*member = parse_bytes(text); }};
+}
+
+template <class Options>
+option_entry<Options> switch_option(std::string name, bool Options::*member, const std::string& help) {
+    return {std::move(name), "on|off", help + (Options{}.*member ? " (on)" : " (off)"),
+            [member](Options& o, std::string_view text) {
+                if (text != "on" && text != "off")
+                    throw std::invalid_argument("\"" + std::string(text) + "\" is neither on nor off");
+                o.*member = text == "on";
+            }};
 }
 
 template <template <class> class Pool, class Options>
@@ -82,7 +96,7 @@ class policy_of final : public policy {
             }
         }
         std::string known;
-        for (const option_entry<Options>& o : *known_) known += std::string(" ") + o.name;
+        for (const option_entry<Options>& o : *known_) known += " " + o.name;
         throw usage_error("policy " + std::string(name_) + " has no option \"" + std::string(option) +
                           "\" (known:" + known + ")");
     }
@@ -109,9 +123,9 @@ template <class Options>
 std::string options_help(const std::vector<option_entry<Options>>& table) {
     std::string text;
     for (const option_entry<Options>& o : table) {
-        std::string name = o.name;
-        name.resize(std::max<std::size_t>(name.size() + 1, 25), ' ');
-        text += "      " + name + o.help + "\n";
+        std::string left = o.name + "=" + o.value;
+        left.resize(std::max<std::size_t>(left.size() + 1, 36), ' ');
+        text += "      " + left + o.help + "\n";
     }
     return text;
 }

@@ -1,7 +1,7 @@
 /// Contract: when freed memory serves again, and whom.
 ///
-/// Whether a reuse was safe is judged by the device's overlap check, in stream order; the tests build the
-/// situations in which a wrong policy would be caught.
+/// Whether a reuse was safe is judged by the device's overlap check, in stream order; the tests build the situations in
+/// which a wrong policy would be caught.
 
 #include <tenure/core/bits.hpp>
 

@@ -1,7 +1,7 @@
 /// Contract: everything is thread-safe. Run under ThreadSanitizer too.
 ///
-/// Each test exists twice: watched, where the overlap check judges what threads do to each other's memory,
-/// and bare, where no lock of the watcher's own brings an order between threads that the policy might lack.
+/// Each test exists twice: watched, where the overlap check judges what threads do to each other's memory, and bare,
+/// where no lock of the watcher's own brings an order between threads that the policy might lack.
 
 #include <tenure/core/bits.hpp>
 

@@ -12,9 +12,9 @@
 ///   2. refuses the correct free of a live block,
 ///   3. accepts a free that is wrong.
 ///
-/// A block leaves the book before the resource hears of its free, and enters it after the resource has handed
-/// it out; so threads may share one, and no complaint is made up by their interleaving. Thread-safety:
-/// thread-safe.
+/// A block leaves the book before the resource hears of its free, and enters it after the resource has handed it out;
+/// so threads may share one, and no complaint is made up by their interleaving.
+/// Thread-safety: thread-safe.
 
 #include <tenure/core/bits.hpp>
 #include <tenure/device/sim_device.hpp>
@@ -109,15 +109,14 @@ class checked_resource {
 
     void record_use(void* p, stream_handle s) noexcept { resource_->record_use(p, s); }
 
-    /// Effects: work of the given length on `s`, which uses the block; `record_use` first where the contract
-    /// asks for it.
+    /// Effects: work of the given length on `s`, which uses the block; `record_use` first where the contract asks for
+    /// it.
     void use(void* p, stream_handle s, std::chrono::nanoseconds length) {
         record_use(p, s);
         use_own(p, s, length);
     }
 
-    /// The same without `record_use`: on a stream that is in order with the block's allocation and free
-    /// anyway.
+    /// The same without `record_use`: on a stream that is in order with the block's allocation and free anyway.
     void use_own(void* p, stream_handle s, std::chrono::nanoseconds length) {
         device_->launch(s, length);
         device_->block_used(p, s);

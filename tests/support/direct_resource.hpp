@@ -1,13 +1,13 @@
 #pragma once
 
 /// \file
-/// `direct_resource`: the simplest model of `tenure::resource`: every block is an allocation of the device,
-/// and every free gives it back. It shows that the contract asks for nothing that needs a pool, and is what
-/// pools are measured against.
+/// `direct_resource`: the simplest model of `tenure::resource`: every block is an allocation of the device, and every
+/// free gives it back. It shows that the contract asks for nothing that needs a pool, and is what pools are measured
+/// against.
 ///
-/// The device waits for all its work when memory goes back to it, so no order between streams is left to
-/// keep. A free that the device refuses (work that never ends, a capture) is kept and tried again by later
-/// calls. Thread-safety: thread-safe.
+/// The device waits for all its work when memory goes back to it, so no order between streams is left to keep. A free
+/// that the device refuses (work that never ends, a capture) is kept and tried again by later calls.
+/// Thread-safety: thread-safe.
 
 #include <tenure/core.hpp>
 #include <tenure/device/device.hpp>

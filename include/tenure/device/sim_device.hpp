@@ -29,7 +29,7 @@
 /// resource has returned the block; `block_used` for each use on another stream than its own; `block_freed`
 /// *before* the resource is given it back. The free counts as the block's last use on its stream.
 ///
-/// Cost: about a microsecond of real time per call. Host memory: when it runs out, the process ends.
+/// Cost: a few microseconds of real time a call, most of it the overlap check, which can be switched off. Host memory: when it runs out, the process ends.
 /// Thread-safe: one mutex. All host threads share one clock and one knowledge of what has passed.
 
 #include <tenure/core/bits.hpp>

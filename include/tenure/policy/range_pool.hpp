@@ -4,8 +4,8 @@
 /// `range_pool<Device, Layout>`: the engine of the pools that are one layout over segments of device memory.
 ///
 ///     where?   Layout        best fit, bitmap, buddy, slab: blocks inside ranges
-///     when?    stream_order  which free blocks a stream may take; pending_uses for blocks that several
-///     streams use whence?  segments      ranges bought from the device; the device may be an arena's meter
+///     when?    stream_order  which free blocks a stream may take; pending_uses for blocks that several streams use
+///     whence?  segments      ranges bought from the device; the device may be an arena's meter
 ///
 /// An allocation searches its stream's free blocks. On a miss, in this order, stopping at the first success:
 ///   1. what has completed meanwhile: pending frees, marks of other streams
@@ -16,14 +16,13 @@
 ///   6. waiting for marks and pending frees (`synchronize_on_oom`), then a last search and 4 again
 ///   7. a typed failure; nothing has changed
 ///
-/// Captured graphs: a block allocated on a capturing stream belongs to that capture, since a replay may write
-/// to it. When freed it may serve later allocations of the same stream in the same capture, and nobody else
-/// until `release_captured`. Such an allocation takes only settled or new memory.
+/// Captured graphs: a block allocated on a capturing stream belongs to that capture, since a replay may write to it.
+/// When freed it may serve later allocations of the same stream in the same capture, and nobody else until
+/// `release_captured`. Such an allocation takes only settled or new memory.
 ///
 /// Invariants:
 ///   1. Every live block is in the pointer map, and its side-table entry holds its size as requested.
-///   2. `reserved` equals what the segments take from the device; `allocated` the sum of used blocks of the
-///   layout.
+///   2. `reserved` equals what the segments take from the device; `allocated` the sum of used blocks of the layout.
 ///   3. No block is handed out before the work of its former users is over or ordered before.
 ///
 /// Thread-safety: thread-safe. One mutex, held over driver calls; it is not held over the misuse handler.
@@ -149,8 +148,7 @@ class range_pool {
         return give_back_until(bytes_to_keep);
     }
 
-    /// Effects: the graphs made from this capture are gone and their work is over; their memory is free for
-    /// all.
+    /// Effects: the graphs made from this capture are gone and their work is over; their memory is free for all.
     void release_captured(std::uint64_t capture) noexcept {
         const std::lock_guard lock(mutex_);
         for (std::size_t i = 0; i < captured_.size();) {

@@ -206,7 +206,8 @@ TEST_CASE("a driver pool in an arena never holds more than the limit, steps incl
     REQUIRE(again);
     blocks.push_back(*again);
     for (void* p : blocks) a.deallocate(default_stream, p, 10_MiB);
-    CHECK(dev.synchronize(default_stream) == status::ok); // the driver gives back what the host has seen complete
+    CHECK(dev.synchronize(default_stream) ==
+          status::ok); // the driver gives back what the host has seen complete
     a.trim(0);
     CHECK(a.limits().charged == 0);
     CHECK(dev.reserved() == 0);
