@@ -9,9 +9,8 @@
 /// `policy_subject`, and are instantiated in one file for each suite, which includes `policy_subjects.hpp`.
 ///
 /// To add a policy: its name in `TENURE_POLICIES`, and one line in `policy_subjects.hpp`. Where a policy
-/// legitimately differs from the others it says so with a reason, `.x = because("...")`; the suite then
-/// checks the difference instead of the rule, and shows the reason when that fails. Nothing is skipped
-/// silently.
+/// legitimately differs from the others it says so with a reason, `.x = because("...")`; the suite then checks the
+/// difference instead of the rule, and shows the reason when that fails. Nothing is skipped silently.
 
 #include <tenure/device/sim_device.hpp>
 #include <tenure/resource/resource_ref.hpp>

@@ -4,8 +4,7 @@
 /// Random programs for policies, and a simple oracle of what a policy must answer.
 ///
 ///     make_program(seed) --> steps --> policy_runner --> checked_resource --> policy --> sim::device
-///                                          |                 (live blocks disjoint, order of streams
-///                                          respected)
+///                                          |             live blocks disjoint, streams' order respected
 ///                                          +--> bytes and blocks that must be counted
 ///
 /// A step names blocks and streams by numbers that are taken modulo what there is when it runs, so a program

@@ -7,36 +7,30 @@
 ///
 ///     allocate(s) ----> allocate_from(pool, s) ----> live block, remembered by address
 ///     deallocate(s) --> s waits for the streams of record_use ----> deallocate_to(pool, s)
-///                   \-> one of these streams is being captured ---> waiting: every one of them is marked by
-///                   an event
-///                       as soon as it can be; when all marks have passed, deallocate_to(pool, default
-///                       stream)
+///                   \-> one of these streams is being captured ---> waiting: each of them is marked by an event as
+///                       soon as it can be; when all marks have passed, deallocate_to(pool, default stream)
 ///
-/// Where blocks lie, when they are reused and by whom is the driver's decision. This class adds what the
-/// driver leaves out: misuse is found (a stale free of an address that was handed out again *succeeds* in the
-/// driver), uses on other streams are waited for, nothing reaches a graph capture, large alignments work, and
-/// the bytes are counted.
+/// Where blocks lie, when they are reused and by whom is the driver's decision. This class adds what the driver leaves
+/// out: misuse is found (a stale free of an address that was handed out again *succeeds* in the driver), uses on other
+/// streams are waited for, nothing reaches a graph capture, large alignments work, and the bytes are counted.
 ///
 /// Invariants:
-///   1. The pool is our own, never the device's default pool, and gives nothing back by itself: its reserved
-///   bytes
-///      grow only in an allocation and shrink only in our trims. So reading them in `usage` and around trims
-///      is exact, the peak included, and costs the hot path nothing.
+///   1. The pool is our own, never the device's default pool, and gives nothing back by itself: its reserved bytes
+///      grow only in an allocation and shrink only in our trims. So reading them in `usage` and around trims is exact,
+///      the peak included, and costs the hot path nothing.
 ///   2. An allocation on a capturing stream is refused: as a graph node it would bypass every limit.
-///   3. A block freed while its stream, or a stream that used it, is being captured goes back to the driver
-///   only after
+///   3. A block freed while its stream, or a stream that used it, is being captured goes back to the driver only after
 ///      that capture. Nothing of a free is ever recorded into a capture.
 ///   4. A free is never lost: what the driver refuses to take is kept, counted as pending, and offered again.
 ///   5. A free needs no host memory.
 ///   6. The extents of all blocks are disjoint; a driver that hands out live memory is caught at once.
-///   7. A stream is touched only in a call that names it, or if its handle is permanent. So a free that waits
-///   for a
-///      capture goes on with the first call on that stream after the capture. If there is none because the
-///      stream was destroyed, the block stays pending as long as the pool lives.
+///   7. A stream is touched only in a call that names it, or if its handle is permanent. So a free that waits for a
+///      capture goes on with the first call on that stream after the capture. If there is none because the stream was
+///      destroyed, the block stays pending as long as the pool lives.
 ///
-/// Complexity: O(log n) in the live blocks. Besides the driver's allocator, each path asks once for identity
-/// and capture of the stream (0.1 us), and a free marks and waits for every other stream that used the block
-/// (0.9 us each); about 1 us a pair. The driver has one lock, so more threads are slower, not faster.
+/// Complexity: O(log n) in the live blocks. Besides the driver's allocator, each path asks once for identity and
+/// capture of the stream (0.1 us), and a free marks and waits for every other stream that used the block (0.9 us
+/// each); about 1 us a pair. The driver has one lock, so more threads are slower, not faster.
 /// Thread-safety: thread-safe; one mutex, not held while the host waits.
 
 #include <tenure/core.hpp>
@@ -136,8 +130,8 @@ class async_pool {
             report_misuse(r.error());
     }
 
-    /// Effects: see `tenure::resource`. Requires: if the stream of the allocation was destroyed, the block is
-    /// no longer in use there.
+    /// Effects: see `tenure::resource`. Requires: the stream of the allocation still exists; or its handle names another
+    /// stream by now, and the block is no longer in use.
     void release(void* p) noexcept {
         if (p == nullptr) return;
         misuse_kind kind{};
@@ -567,27 +561,14 @@ class async_pool {
     /// Returns: what an address that is no live block's start is to us.
     misuse_kind kind_of(std::uint64_t address) const noexcept {
         if (overlaps(address, 1)) return misuse_kind::interior_pointer;
-        const auto after = known_.upper_bound(address);
-        if (after != known_.begin() && address < std::prev(after)->second) return misuse_kind::double_free;
-        return misuse_kind::foreign_pointer;
+        return known_.contains(address) ? misuse_kind::double_free : misuse_kind::foreign_pointer;
     }
 
-    /// Effects: the range has been ours. Only the kind of a later misuse depends on it, so that missing host
-    /// memory may make us forget.
+    /// Effects: the range has been ours. Only the kind of a later misuse depends on it, so missing host memory may
+    /// make us forget.
     void remember(std::uint64_t base, std::size_t size) noexcept {
-        std::uint64_t end = base + size;
-        auto it = known_.upper_bound(base);
-        if (it != known_.begin() && std::prev(it)->second >= base) {
-            --it;
-            if (it->second >= end) return;
-            base = it->first;
-        }
-        while (it != known_.end() && it->first <= end) {
-            end = std::max(end, it->second);
-            it = known_.erase(it);
-        }
         try {
-            known_.emplace_hint(it, base, end);
+            known_.insert(base, size);
         } catch (...) {
         }
     }
@@ -602,7 +583,7 @@ class async_pool {
     std::size_t nodes_ = 0;          ///< of blocks of all three kinds
     std::uint64_t awaited_ = 0;      ///< streams that waiting blocks are not marked on yet, see `bit`
     std::size_t marked_waiting_ = 0; ///< waiting blocks that are marked on all their streams
-    std::map<std::uint64_t, std::uint64_t> known_; ///< disjoint ranges [first, second) that have been ours
+    address_ranges known_;           ///< all that has been ours since the pool was last empty
     mutable usage_counters usage_;
 };
 
