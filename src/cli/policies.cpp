@@ -62,6 +62,9 @@ const std::vector<policy_family>& families() {
         list.push_back(best_fit_family());
         list.push_back(buddy_family());
         list.push_back(slab_family());
+        list.push_back(caching_family());
+        list.push_back(async_family());
+        list.push_back(binned_family());
         return list;
     }();
     return all;

@@ -67,5 +67,8 @@ std::string policies_help();
 policy_family best_fit_family();
 policy_family buddy_family();
 policy_family slab_family();
+policy_family caching_family();
+policy_family async_family();
+policy_family binned_family();
 
 } // namespace tenure::cli

@@ -13,6 +13,7 @@
 #include <tenure/tenancy/arena.hpp>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -22,18 +23,31 @@
 
 namespace tenure::cli {
 
+/// One option as a command line sees it. The help names the default as the library has it.
 template <class Options>
 struct option_entry {
-    const char* name;
-    const char* help;
-    void (*set)(Options&, std::string_view value); ///< Throws: `std::invalid_argument`.
+    std::string name;
+    std::string value; ///< what to write: "BYTES", "on|off"
+    std::string help;
+    std::function<void(Options&, std::string_view value)> set; ///< Throws: `std::invalid_argument`.
 };
 
-/// Throws: `std::invalid_argument`. (For sizes there is `parse_bytes`.)
-inline bool parse_switch(std::string_view text) {
-    if (text == "on" || text == "true" || text == "1") return true;
-    if (text == "off" || text == "false" || text == "0") return false;
-    throw std::invalid_argument("\"" + std::string(text) + "\" is neither on nor off");
+template <class Options>
+option_entry<Options> bytes_option(std::string name, std::size_t Options::*member, const std::string& help) {
+    const std::size_t preset = Options{}.*member;
+    return {std::move(name), "BYTES",
+            help + " (" + (preset == no_limit ? "none" : format_bytes(preset)) + ")",
+            [member](Options& o, std::string_view text) { o.*member = parse_bytes(text); }};
+}
+
+template <class Options>
+option_entry<Options> switch_option(std::string name, bool Options::*member, const std::string& help) {
+    return {std::move(name), "on|off", help + (Options{}.*member ? " (on)" : " (off)"),
+            [member](Options& o, std::string_view text) {
+                if (text != "on" && text != "off")
+                    throw std::invalid_argument("\"" + std::string(text) + "\" is neither on nor off");
+                o.*member = text == "on";
+            }};
 }
 
 template <template <class> class Pool, class Options>
@@ -41,8 +55,8 @@ class policy_of final : public policy {
   public:
     using table = std::vector<option_entry<Options>>;
 
-    policy_of(const char* name, const table& known, Options defaults = {})
-        : name_(name), known_(&known), options_(std::move(defaults)) {}
+    policy_of(const char* name, const table& known, late_free late)
+        : name_(name), known_(&known), late_(late) {}
 
     [[nodiscard]] replay_result replay(const trace& t, const replay_options& how) const override {
         if (how.limit == no_limit && !t.names_arenas && !t.sets_limits) {
@@ -54,7 +68,7 @@ class policy_of final : public policy {
                     pools.push_back(std::make_unique<bare>(device, options_));
                     return pools;
                 },
-                how);
+                how, late_);
         }
         using limited = arena<Pool, sim::device>;
         return cli::replay<limited>(
@@ -69,7 +83,7 @@ class policy_of final : public policy {
                 }
                 return pools;
             },
-            how);
+            how, late_);
     }
 
     void set(std::string_view option, std::string_view value) override {
@@ -82,7 +96,7 @@ class policy_of final : public policy {
             }
         }
         std::string known;
-        for (const option_entry<Options>& o : *known_) known += std::string(" ") + o.name;
+        for (const option_entry<Options>& o : *known_) known += " " + o.name;
         throw usage_error("policy " + std::string(name_) + " has no option \"" + std::string(option) +
                           "\" (known:" + known + ")");
     }
@@ -100,7 +114,8 @@ class policy_of final : public policy {
   private:
     const char* name_;
     const table* known_;
-    Options options_;
+    late_free late_;
+    Options options_{};
 };
 
 /// Returns: the options of a table, a line each.
@@ -108,19 +123,20 @@ template <class Options>
 std::string options_help(const std::vector<option_entry<Options>>& table) {
     std::string text;
     for (const option_entry<Options>& o : table) {
-        std::string name = o.name;
-        name.resize(std::max<std::size_t>(name.size() + 1, 25), ' ');
-        text += "      " + name + o.help + "\n";
+        std::string left = o.name + "=" + o.value;
+        left.resize(std::max<std::size_t>(left.size() + 1, 36), ' ');
+        text += "      " + left + o.help + "\n";
     }
     return text;
 }
 
 /// Requires: `table` lives as long as the program.
 template <template <class> class Pool, class Options>
-policy_family family_of(const char* name, const char* help, const std::vector<option_entry<Options>>& table) {
+policy_family family_of(const char* name, const char* help, const std::vector<option_entry<Options>>& table,
+                        late_free late = late_free::held) {
     return {name, help,
-            [name, &table]() -> std::unique_ptr<policy> {
-                return std::make_unique<policy_of<Pool, Options>>(name, table);
+            [name, late, &table]() -> std::unique_ptr<policy> {
+                return std::make_unique<policy_of<Pool, Options>>(name, table, late);
             },
             options_help(table)};
 }

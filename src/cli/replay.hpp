@@ -8,15 +8,19 @@
 ///
 /// How a block ends. Where its completion lies behind other events, some stream still uses it after its free,
 /// and the trace says when that is over, not which stream it was. So a stream of the replay's own (a *hold*)
-/// uses the block
-/// (`record_use`) from before the free until the completion: the policy sees a real pending use, and must
-/// cope with it as in production. All other blocks end with their free, as far as the uses that the trace
-/// records (`u`) allow.
+/// uses the block from before the free until the completion: the policy sees a real pending use
+/// (`record_use`) and must cope with it as in production. All other blocks end with their free, as far as the
+/// uses that the trace records (`u`) allow.
+///
+/// A policy that orders reuse on streams, as the driver's pools do, hands such a block out again before its
+/// use is over, and is right to: whoever gets it stands behind that use. But invariant 2 is stricter, so its
+/// blocks are given back only at their completion (`late_free::at_completion`).
 ///
 /// Invariants:
 ///   1. A refused allocation is counted, and all later events of its block are skipped.
-///   2. All passes make the same calls in the same order.
-///   3. After the last pass nothing is left on the device; a leak is a `replay_error`.
+///   2. A block is never handed out again between its free and its completion.
+///   3. All passes make the same calls in the same order.
+///   4. After the last pass nothing is left on the device; a leak is a `replay_error`.
 ///
 /// The watched pass runs on a device with the measured costs and the overlap check; the timed passes on one
 /// without either. The time of a timed pass includes what the simulated device itself takes, which is little:
@@ -46,12 +50,19 @@ namespace tenure::cli {
 template <resource R>
 using tenants = std::vector<std::unique_ptr<R>>;
 
+/// What becomes of a block that outlives its free.
+enum class late_free : std::uint8_t {
+    held,          ///< it is freed, with a use that is pending until its completion
+    at_completion, ///< it is freed at its completion
+};
+
 /// The program while it runs: where its blocks are, and what holds them.
 struct play_state {
     struct place {
-        void* pointer = nullptr; ///< null: not handed out (yet, or any more)
-        stream_handle held_by = nullptr;
+        void* pointer = nullptr;         ///< null: not handed out (yet, or any more)
+        stream_handle held_by = nullptr; ///< null: not freed yet
         sim_world::identity born_on = 0;
+        std::uint32_t freed_on = 0; ///< number of the stream
     };
     std::vector<place> blocks; ///< by id
     std::uint64_t calls = 0;   ///< allocate and deallocate calls made
@@ -59,7 +70,21 @@ struct play_state {
 
 /// Effects: carries all events out.
 template <resource R, class Watch>
-void play(const trace& t, const tenants<R>& pools, sim_world& world, Watch& watch, play_state& state) {
+void play(const trace& t, const tenants<R>& pools, sim_world& world, Watch& watch, late_free late,
+          play_state& state) {
+    const auto give_back = [&](const event& e, void* p, std::uint32_t stream) {
+        R& pool = *pools[e.arena];
+        const stream_handle s = world.stream(stream);
+        watch.freed(p, s);
+        ++state.calls;
+        if constexpr (Watch::watches) {
+            const deallocate_result done = pool.try_deallocate(s, p, e.bytes, default_alignment);
+            if (!done) throw replay_error("the policy does not take its block back: " + done.error().text());
+        } else {
+            pool.deallocate(s, p, e.bytes, default_alignment);
+        }
+    };
+
     state.blocks.resize(t.blocks.size());
     const bool needs_clock = Watch::watches || t.has_work;
     for (std::size_t i = 0; i < t.events.size(); ++i) {
@@ -74,41 +99,38 @@ void play(const trace& t, const tenants<R>& pools, sim_world& world, Watch& watc
                 watch.refused(i, got.error());
                 break;
             }
-            state.blocks[e.id] = {*got, nullptr, world.identity_of(e.stream)};
+            state.blocks[e.id] = {*got, nullptr, world.identity_of(e.stream), 0};
             watch.allocated(*got, e.bytes, s);
             break;
         }
         case op::free: {
             play_state::place& b = state.blocks[e.id];
-            if (b.pointer == nullptr) break;
             void* const p = b.pointer;
-            const bool ends = !t.blocks[e.id].outlives_free;
-            const stream_handle s = world.stream(e.stream);
+            if (p == nullptr) break; // refused, or of no bytes
+            // Who frees on another stream than the block's own has ordered the two.
             if (b.born_on != world.identity_of(e.stream)) world.order(b.born_on, e.stream);
-            if (!ends) {
+            if (!t.blocks[e.id].outlives_free) {
+                watch.ended(p, e.bytes);
+                b = {};
+            } else if (late == late_free::held) {
                 b.held_by = world.hold();
                 pools[e.arena]->record_use(p, b.held_by);
                 watch.used(p, b.held_by);
-            }
-            watch.freed(p, s);
-            if (ends) watch.ended(p, e.bytes);
-            if constexpr (Watch::watches) {
-                const deallocate_result done =
-                    pools[e.arena]->try_deallocate(s, p, e.bytes, default_alignment);
-                if (!done)
-                    throw replay_error("the policy does not take its block back: " + done.error().text());
             } else {
-                pools[e.arena]->deallocate(s, p, e.bytes, default_alignment);
+                b.freed_on = e.stream;
+                break;
             }
-            ++state.calls;
-            if (ends) b.pointer = nullptr;
+            give_back(e, p, e.stream);
             break;
         }
         case op::complete: {
             play_state::place& b = state.blocks[e.id];
             if (b.pointer == nullptr) break; // refused, or ended with its free
             watch.ended(b.pointer, e.bytes);
-            world.let_go(b.held_by);
+            if (late == late_free::held)
+                world.let_go(b.held_by);
+            else
+                give_back(e, b.pointer, b.freed_on);
             b = {};
             break;
         }
@@ -134,77 +156,84 @@ void play(const trace& t, const tenants<R>& pools, sim_world& world, Watch& watc
 }
 
 /// Effects: lets go of all holds and frees all blocks that are left.
-template <resource R>
-void unwind(const trace& t, const tenants<R>& pools, sim_world& world, play_state& state, bool watched) {
+template <resource R, class Watch>
+void unwind(const trace& t, const tenants<R>& pools, sim_world& world, Watch& watch, play_state& state) {
     for (play_state::place& b : state.blocks) {
         if (b.held_by == nullptr) continue;
         world.let_go(b.held_by);
         b = {}; // the program's free was made
     }
-    std::uint64_t end_us = t.events.back().t_us;
-    for (const event& e : t.events)
-        if (e.kind == op::work) end_us += e.bytes;
-    world.settle(end_us);
+    world.settle();
     for (const event& e : t.events) {
         if (e.kind != op::allocate) continue;
         void* const p = state.blocks[e.id].pointer;
         if (p == nullptr) continue;
-        if (watched) world.device().block_freed_sync(p);
+        watch.freed_sync(p);
         pools[e.arena]->deallocate_sync(p, e.bytes, default_alignment);
     }
+}
+
+/// Returns: all that the watched pass measures. Throws: `replay_error`.
+template <resource R, class Make>
+replay_result replay_watched(const trace& t, const Make& make, const replay_options& options,
+                             late_free late) {
+    replay_result r;
+    sim::device device({.capacity = options.capacity});
+    sim_world world(device, t.streams);
+    watcher watch(device);
+    {
+        const tenants<R> pools = make(device);
+        play_state state;
+        play<R>(t, pools, world, watch, late, state);
+
+        watch.report(r);
+        r.reserved_peak = device.reserved_peak();
+        const auto counts = world.allocator_calls();
+        for (std::size_t i = 0; i < counts.size(); ++i) {
+            if (counts[i] != 0) r.driver_calls.emplace_back(to_string(static_cast<sim::call>(i)), counts[i]);
+        }
+        r.driver_us = std::chrono::duration<double, std::micro>(world.allocator_time()).count();
+        for (const auto& pool : pools) {
+            r.segments += pool->usage().segments.peak;
+            if (!pool->validate()) throw replay_error("the policy's own invariants do not hold");
+        }
+        unwind<R>(t, pools, world, watch, state);
+    }
     world.clear();
+    if (const std::vector<std::string> wrong = device.violations(); !wrong.empty())
+        throw replay_error(wrong.front());
+    if (device.reserved() != 0 || device.live_events() != 0)
+        throw replay_error("the policy leaks device memory or events");
+    if (!t.sets_limits && t.arenas.size() == 1 && r.reserved_peak > options.limit)
+        throw replay_error("the policy held more than its limit");
+    return r;
+}
+
+/// Returns: host nanoseconds of one allocate or deallocate call, on average over the trace; 0 if it makes
+/// none.
+template <resource R, class Make>
+double replay_timed(const trace& t, const Make& make, const replay_options& options, late_free late) {
+    sim::device device({.capacity = options.capacity, .cost = sim::costs::zero(), .check_overlap = false});
+    sim_world world(device, t.streams);
+    const tenants<R> pools = make(device);
+    unwatched nobody;
+    play_state state;
+    const auto begin = std::chrono::steady_clock::now();
+    play<R>(t, pools, world, nobody, late, state);
+    const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - begin;
+    unwind<R>(t, pools, world, nobody, state);
+    return state.calls == 0 ? 0.0 : took.count() / static_cast<double>(state.calls);
 }
 
 /// Effects: replays `t` through the resources that `make(device)` returns: `tenants<R>`, one an arena of the
 /// trace. Throws: `replay_error` when the policy breaks a promise; whatever `make` throws.
 template <resource R, class Make>
-replay_result replay(const trace& t, const Make& make, const replay_options& options) {
-    replay_result r;
-    {
-        sim::device device({.capacity = options.capacity});
-        sim_world world(device, t.streams);
-        watcher watch(device);
-        {
-            const tenants<R> pools = make(device);
-            play_state state;
-            play<R>(t, pools, world, watch, state);
-
-            watch.report(r);
-            r.reserved_peak = device.reserved_peak();
-            const auto counts = world.allocator_calls();
-            for (std::size_t i = 0; i < counts.size(); ++i) {
-                if (counts[i] != 0)
-                    r.driver_calls.emplace_back(to_string(static_cast<sim::call>(i)), counts[i]);
-            }
-            r.driver_us = std::chrono::duration<double, std::micro>(world.allocator_time()).count();
-            for (const auto& pool : pools) {
-                r.segments += pool->usage().segments.peak;
-                if (!pool->validate()) throw replay_error("the policy's own invariants do not hold");
-            }
-            unwind<R>(t, pools, world, state, true);
-        }
-        if (const std::vector<std::string> wrong = device.violations(); !wrong.empty())
-            throw replay_error(wrong.front());
-        if (device.reserved() != 0 || device.live_events() != 0)
-            throw replay_error("the policy leaks device memory or events");
-        if (!t.sets_limits && t.arenas.size() == 1 && r.reserved_peak > options.limit)
-            throw replay_error("the policy held more than its limit");
-    }
-
+replay_result replay(const trace& t, const Make& make, const replay_options& options,
+                     late_free late = late_free::held) {
+    replay_result r = replay_watched<R>(t, make, options, late);
     std::vector<double> times;
-    for (unsigned pass = 0; pass < options.repeat; ++pass) {
-        sim::device device(
-            {.capacity = options.capacity, .cost = sim::costs::zero(), .check_overlap = false});
-        sim_world world(device, t.streams);
-        const tenants<R> pools = make(device);
-        unwatched nobody;
-        play_state state;
-        const auto begin = std::chrono::steady_clock::now();
-        play<R>(t, pools, world, nobody, state);
-        const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - begin;
-        if (state.calls != 0) times.push_back(took.count() / static_cast<double>(state.calls));
-        unwind<R>(t, pools, world, state, false);
-    }
+    for (unsigned pass = 0; pass < options.repeat; ++pass)
+        times.push_back(replay_timed<R>(t, make, options, late));
     if (!times.empty()) {
         const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
         std::nth_element(times.begin(), middle, times.end());

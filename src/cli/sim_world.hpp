@@ -99,18 +99,18 @@ class sim_world {
         spare_.push_back(held); // its work is over: the next hold begins with an empty stream
     }
 
-    /// Effects: waits until all the program's work is over. Requires: nothing is held.
-    void settle(std::uint64_t t_us) {
-        advance_to(t_us);
+    /// Effects: the host waits until all the program's work is over. Requires: nothing is held.
+    void settle() {
         as_program([&] {
             for (const stream_entry& s : streams_)
                 if (s.alive) require(device_->synchronize(s.handle), "waiting for a stream");
+            for (const stream_handle s : spare_) require(device_->synchronize(s), "waiting for a stream");
             for (const auto& [id, end] : last_words_)
                 require(device_->synchronize(end), "waiting for an event");
         });
     }
 
-    /// Effects: destroys all streams and events. Requires: `settle` was called.
+    /// Effects: destroys all streams and events of the program. Requires: `settle` was called.
     void clear() {
         as_program([&] {
             for (const auto& [id, end] : last_words_)

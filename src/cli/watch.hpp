@@ -8,8 +8,9 @@
 /// | `refused(index, failure)` | event `index` got no memory |
 /// | `allocated(p, bytes, s)` | p was handed out on stream s |
 /// | `used(p, s)` | stream s uses p, too |
-/// | `freed(p, s)` | the program's last use of p is ordered before the end of s; the policy does not know yet
-/// | | `ended(p, bytes)` | p may be handed out again from now on; `freed` came before, perhaps long before |
+/// | `freed(p, s)` | the policy is about to get p back; the last use of p is ordered before the end of s |
+/// | `freed_sync(p)` | the same, from a host that has waited for all work |
+/// | `ended(p, bytes)` | p may be handed out again from now on; its free may have been long before |
 ///
 /// Thread-compatible.
 
@@ -35,6 +36,7 @@ struct unwatched {
     void allocated(const void*, std::uint64_t, stream_handle) noexcept {}
     void used(const void*, stream_handle) noexcept {}
     void freed(const void*, stream_handle) noexcept {}
+    void freed_sync(const void*) noexcept {}
     void ended(const void*, std::uint64_t) noexcept {}
 };
 
@@ -73,6 +75,7 @@ class watcher {
 
     void used(const void* p, stream_handle s) { device_->block_used(p, s); }
     void freed(const void* p, stream_handle s) { device_->block_freed(p, s); }
+    void freed_sync(const void* p) { device_->block_freed_sync(p); }
 
     void ended(const void* p, std::uint64_t bytes) {
         blocks_.erase(to_address(p));

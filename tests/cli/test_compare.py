@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/ usr / bin / env python3
 """End-to-end tests of `tenure compare`. The environment names the program: TENURE_CLI=path/to/tenure.
 
 Runs under unittest or pytest.
@@ -19,6 +19,7 @@ TRACES = pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "traces"
 HEADER = "t_us,op,id,bytes,stream\n"
 RMM_HEADER = "Thread,Time,Action,Pointer,Size,Stream\n"
 MIB = 1 << 20
+BIG = 512 * MIB  # more than any policy buys at a time
 POLICIES = ["best_fit", "buddy", "slab", "caching", "async", "binned"]
 KEYS = {
     "trace": str, "policy": str, "device": str, "limit": (int, type(None)), "events": int, "requested_peak": int,
@@ -174,7 +175,7 @@ class Output(CompareTest):
         os.close(side)
         shown = b""
         try:
-            while chunk := os.read(main, 65536):
+    while chunk := os.read(main, 65536):
                 shown += chunk
         except OSError:  # the other side is closed
             pass
@@ -241,11 +242,11 @@ class Arguments(CompareTest):
 
     def test_options_change_what_a_policy_does(self):
         path = self.write(HEADER + "0,a,1,1025,0\n1,a,2,1048577,0\n")
-        specs = ["caching", "caching:large_segment=64MiB", "best_fit:segment_bytes=2MiB", "best_fit:segment_bytes=64MiB",
+        specs = ["caching", "caching:large_segment=64MiB", "best_fit:segment_bytes=8MiB", "best_fit:segment_bytes=64MiB",
                  "caching:max_split=128MiB:gc_threshold=0.6:roundup_power2_divisions=[256:1,>:4]"]
         rows = self.compare(path, "--policy", ",".join(specs))
         self.assertEqual([r["policy"] for r in rows], specs)
-        self.assertEqual([r["reserved_peak"] for r in rows], [22 * MIB, 66 * MIB, 4 * MIB, 64 * MIB, 22 * MIB])
+        self.assertEqual([r["reserved_peak"] for r in rows], [22 * MIB, 66 * MIB, 8 * MIB, 64 * MIB, 22 * MIB])
 
     def test_several_traces(self):
         rows = self.compare(self.write(GOOD, "one.csv"), self.write(GOOD, "two.csv"), "--policy", "best_fit,slab")
@@ -322,20 +323,20 @@ class Formats(CompareTest):
 
     def test_a_block_is_not_reused_between_free_and_completion(self):
         def peak(lines):
-            return {r["policy"]: r["reserved_peak"] for r in self.compare(self.write(HEADER + lines))}
-        early = peak("0,a,1,67108864,0\n1,f,1,67108864,0\n1,c,1,67108864,0\n2,a,2,67108864,0\n")
-        late = peak("0,a,1,67108864,0\n1,f,1,67108864,0\n2,a,2,67108864,0\n3,c,1,67108864,0\n")
-        never = peak("0,a,9,512,0\n0,f,9,512,0\n0,c,9,512,0\n0,a,1,67108864,0\n1,f,1,67108864,0\n2,a,2,67108864,0\n")
+            return {r["policy"]: r["reserved_peak"] for r in self.compare(self.write(HEADER + lines))
+        }
+        early = peak(f"0,a,1,{BIG},0\n1,f,1,{BIG},0\n1,c,1,{BIG},0\n2,a,2,{BIG},0\n")
+        late = peak(f"0,a,1,{BIG},0\n1,f,1,{BIG},0\n2,a,2,{BIG},0\n3,c,1,{BIG},0\n")
+        never = peak(f"0,a,9,512,0\n0,f,9,512,0\n0,c,9,512,0\n0,a,1,{BIG},0\n1,f,1,{BIG},0\n2,a,2,{BIG},0\n")
         for policy in POLICIES:
-            self.assertLess(early[policy], 128 * MIB, policy)
-            self.assertGreaterEqual(late[policy], 128 * MIB, policy)
-            self.assertGreaterEqual(never[policy], 128 * MIB, policy)
+            self.assertLess(early[policy], 2 * BIG, policy)
+            self.assertGreaterEqual(late[policy], 2 * BIG, policy)
+            self.assertGreaterEqual(never[policy], 2 * BIG, policy)
 
     def test_a_block_is_reused_from_its_completion_on(self):
-        path = self.write(HEADER + "0,a,1,67108864,0\n1,f,1,67108864,0\n2,a,2,512,0\n3,c,1,67108864,0\n"
-                                   "4,a,3,67108864,0\n")
+        path = self.write(HEADER + f"0,a,1,{BIG},0\n1,f,1,{BIG},0\n2,a,2,512,0\n3,c,1,{BIG},0\n4,a,3,{BIG},0\n")
         for row in self.compare(path):
-            self.assertLess(row["reserved_peak"], 128 * MIB, row["policy"])
+            self.assertLess(row["reserved_peak"], 2 * BIG, row["policy"])
 
 
 class Scenarios(CompareTest):
@@ -344,13 +345,15 @@ class Scenarios(CompareTest):
     HEADER = "t_us,op,id,bytes,stream,arena\n"
 
     def test_recorded_use_keeps_a_block_until_the_work_has_passed(self):
-        program = HEADER + "0,a,1,67108864,0\n0,k,,1000,1\n0,u,1,,1\n1,f,1,,0\n{}a,2,67108864,0\n"
-        for row in self.compare(self.write(program.format("2,"))):
-            self.assertGreaterEqual(row["reserved_peak"], 128 * MIB, row["policy"])
-        for row in self.compare(self.write(program.format("2000,"))):
-            self.assertLess(row["reserved_peak"], 128 * MIB, row["policy"])
-        for row in self.compare(self.write(program.format("2,y,,,1\n2,"))):
-            self.assertLess(row["reserved_peak"], 128 * MIB, row["policy"])
+        def peaks(then):
+            program = HEADER + f"0,a,1,{BIG},0\n0,k,,1000000,1\n0,u,1,,1\n1,f,1,,0\n{then},a,2,{BIG},0\n"
+            return {r["policy"]: r["reserved_peak"] for r in self.compare(self.write(program))
+        }
+        for policy, peak in peaks("2").items():
+            if policy != "async":  # the driver makes the stream wait, and gives it the same bytes again
+                self.assertGreaterEqual(peak, 2 * BIG, policy)
+        for policy, peak in {**peaks("2000000"), **peaks("2,y,,,1\n2")}.items():
+            self.assertLess(peak, 2 * BIG, policy)
 
     def test_what_the_program_asks_of_the_driver_is_not_the_policys(self):
         quiet = self.compare(self.write(GOOD), "--policy", "best_fit")
@@ -359,13 +362,13 @@ class Scenarios(CompareTest):
         self.assertEqual(quiet[0]["driver_us"], busy[0]["driver_us"])
 
     def test_only_the_tenant_at_its_limit_fails(self):
-        lines = "".join(f"0,m,,26214400,,t{i}\n0,a,{i},1048576,0,t{i}\n" for i in range(4))
-        path = self.write(self.HEADER + lines + "1,a,4,31457280,0,t2\n" +
+        lines = "".join(f"0,m,,104857600,,t{i}\n0,a,{i},1048576,0,t{i}\n" for i in range(4))
+        path = self.write(self.HEADER + lines + "1,a,4,125829120,0,t2\n" +
                           "".join(f"2,a,{5 + i},4194304,0,t{i}\n" for i in range(4)))
         for row in self.compare(path, code=3):
             self.assertEqual(row["oom_count"], 1, row)
             self.assertEqual(row["first_oom"]["event"], 8)
-            self.assertEqual(row["first_oom"]["limit"], 25 * MIB)
+            self.assertEqual(row["first_oom"]["limit"], 100 * MIB)
 
     def test_a_limit_holds_for_each_arena(self):
         path = self.write(self.HEADER + "0,a,1,40000000,0,left\n0,a,2,40000000,0,right\n0,a,3,40000000,0,left\n")

@@ -21,8 +21,8 @@ template <>
 struct layout_traits<layout::buddy> : exact_layout_traits {
     static constexpr bool merges_fully = false;
 
-    /// The base of the block's range is not known here, but a block of at least `a` bytes is aligned if and
-    /// only if its base is.
+    /// The base of the block's range is not known here, but a block of at least `a` bytes is aligned if and only if
+    /// its base is.
     template <class L>
     static bool could_hold(const layout::block_view& block, std::size_t n, std::size_t a) {
         return L::rounded(n, a) <= block.size && is_aligned(block.offset, a);

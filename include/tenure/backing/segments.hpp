@@ -1,24 +1,22 @@
 #pragma once
 
 /// \file
-/// `segments`: ranges of device memory bought with `device.allocate` (on a GPU: `cudaMalloc`), and given back
-/// whole.
+/// `segments`: ranges of device memory bought with `device.allocate` (on a GPU: `cudaMalloc`), and given back whole.
 ///
-/// Model: a sorted list of segments. Each stands for one live allocation of the device; the usable part of it
-/// (the *range*) begins at the alignment asked for, which nearly always is where the allocation begins.
+/// Model: a sorted list of segments. Each stands for one live allocation of the device; the usable part of it (the
+/// *range*) begins at the alignment asked for, which nearly always is where the allocation begins.
 ///
 ///     allocation   |--pad--|------------- range -------------|
 ///                          ^ base, aligned                   ^ base + size
 ///
 /// Invariants:
-///   1. Every range lies inside exactly one live allocation of the device, and no two overlap. A device that
-///   hands
+///   1. Every range lies inside exactly one live allocation of the device, and no two overlap. A device that hands
 ///      out memory which is live already is caught here: the memory is not used and the call fails.
 ///   2. Sizes are multiples of the device's granularity: what is counted is what the device really takes.
 ///   3. A segment leaves the list only after the device took it back. A refused free changes nothing.
 ///
-/// Complexity: `acquire` and `give_back` cost a driver call (tens of microseconds) and a move of at most n
-/// small entries; `find` is O(log n). Thread-safety: thread-compatible.
+/// Complexity: `acquire` and `give_back` cost a driver call (tens of microseconds) and a move of at most n small
+/// entries; `find` is O(log n). Thread-safety: thread-compatible.
 
 #include <tenure/core.hpp>
 #include <tenure/device/device.hpp>
@@ -44,8 +42,8 @@ class segments {
     segments(const segments&) = delete;
     segments& operator=(const segments&) = delete;
 
-    /// Gives everything back. A device that refuses twice keeps the memory; this is reported as misuse of
-    /// kind `driver`, unless the driver is shutting down, when the memory is going anyway.
+    /// Gives everything back. A device that refuses twice keeps the memory; this is reported as misuse of kind
+    /// `driver`, unless the driver is shutting down, when the memory is going anyway.
     ~segments() {
         for (const entry& e : entries_) {
             status s = device_->deallocate(to_pointer(e.allocation), e.allocated);
@@ -59,9 +57,9 @@ class segments {
         }
     }
 
-    /// Effects: buys a range of at least `bytes` bytes whose base is a multiple of `alignment` (a power of
-    /// two). Returns: the range, or the device's answer; then nothing has changed. Throws: `std::bad_alloc`
-    /// when host memory is missing; then nothing has changed.
+    /// Effects: buys a range of at least `bytes` bytes whose base is a multiple of `alignment` (a power of two).
+    /// Returns: the range, or the device's answer; then nothing has changed.
+    /// Throws: `std::bad_alloc` when host memory is missing; then nothing has changed.
     result<segment_range, status> acquire(std::size_t bytes, std::size_t alignment) {
         entries_.reserve(entries_.size() + 1);
         const std::size_t granularity = device_->allocation_granularity();

@@ -5,13 +5,11 @@
 ///
 /// Two families, and nothing between them:
 ///
-///   * an **allocation failure** is an answer: `try_allocate` returns it, `allocate` throws it. It says what
-///   was
+///   * an **allocation failure** is an answer: `try_allocate` returns it, `allocate` throws it. It says what was
 ///     asked, who refused and why, and what would have helped.
-///   * **misuse** is a bug in the caller (a foreign pointer, a double free): `deallocate` cannot throw, so it
-///   is
-///     handed to the process's misuse handler, and nothing else happens. A misused pointer is never freed:
-///     its real owner, if there is one, keeps it.
+///   * **misuse** is a bug in the caller (a foreign pointer, a double free): `deallocate` cannot throw, so it is
+///     handed to the process's misuse handler, and nothing else happens. A misused pointer is never freed: its
+///     real owner, if there is one, keeps it.
 ///
 /// Both are plain data without owned memory, so that reporting an error can never fail for lack of memory.
 /// Thread-safety: values are thread-compatible; the misuse handler may be set and called from any thread.
@@ -231,9 +229,8 @@ inline misuse_handler set_misuse_handler(misuse_handler handler) noexcept {
     return detail::current_misuse_handler.exchange(handler ? handler : &detail::print_misuse);
 }
 
-/// While it lives, misuse reported from this thread passes through `refine(m, context)` first, so that an
-/// owner can add what a part of it does not know (an arena its name). Scopes nest; the innermost refines
-/// first.
+/// While it lives, misuse reported from this thread passes through `refine(m, context)` first, so that an owner can
+/// add what a part of it does not know (an arena its name). Scopes nest; the innermost refines first.
 class misuse_scope {
   public:
     using refiner = void (*)(misuse&, void* context) noexcept;

@@ -3,9 +3,9 @@
 /// \file
 /// Byte units: literals (`8_GiB`), parsing (`parse_bytes("8GiB")`) and printing (`format_bytes`).
 ///
-/// A size is always a whole number of bytes in a `std::size_t`; this header only gives it readable spellings.
-/// Binary units only (KiB = 2^10 ... EiB = 2^60): "GB" means two different things to two readers, so it is an
-/// error and the message says what to write instead.
+/// A size is always a whole number of bytes in a `std::size_t`; this header only gives it readable spellings. Binary
+/// units only (KiB = 2^10 ... EiB = 2^60): "GB" means two different things to two readers, so it is an error and the
+/// message says what to write instead.
 
 #include <array>
 #include <charconv>
@@ -43,15 +43,14 @@ consteval std::size_t operator""_TiB(unsigned long long n) {
 
 } // namespace literals
 
-/// A text that should have been a size in bytes and was not. `what()` quotes the text and says what is
-/// accepted.
+/// A text that should have been a size in bytes and was not. `what()` quotes the text and says what is accepted.
 class invalid_byte_size : public std::invalid_argument {
   public:
     using std::invalid_argument::invalid_argument;
 };
 
-/// Reads a size: digits, then optionally one of `B KiB MiB GiB TiB PiB EiB` (`K M G T P E` are short for the
-/// binary units, as in most command lines). Spaces may stand between number and unit. No sign, no fraction.
+/// Reads a size: digits, then optionally one of `B KiB MiB GiB TiB PiB EiB` (`K M G T P E` are short for the binary
+/// units, as in most command lines). Spaces may stand between number and unit. No sign, no fraction.
 ///
 /// Returns: the size in bytes. Throws: `invalid_byte_size` for anything else, overflow included.
 inline std::size_t parse_bytes(std::string_view text) {

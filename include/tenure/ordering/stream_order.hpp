@@ -3,9 +3,9 @@
 /// \file
 /// `stream_order`: when is freed memory safe to reuse, and for whom?
 ///
-/// Memory freed on a stream may be reused on that stream at once: the stream itself keeps the order. For
-/// every other stream it is safe when the work that the freeing stream held at the time has passed. This
-/// class turns the rule into *domains*, the colours that a layout puts on its free blocks:
+/// Memory freed on a stream may be reused on that stream at once: the stream itself keeps the order. For every other
+/// stream it is safe when the work that the freeing stream held at the time has passed. This class turns the rule into
+/// *domains*, the colours that a layout puts on its free blocks:
 ///
 ///     domain 0, settled     every stream may take it: the host has seen the work pass
 ///     domain 1, lost        nobody may: what it waits for is not known (a driver call failed)
@@ -14,29 +14,26 @@
 ///
 ///     free on s ------> open(s) --mark: record event--> marked(s) --event passed: poll--> settled
 ///     allocate on s <-- open(s), marked(s), settled
-///     miss on s:        reopen: marked(s) back to open(s), settled neighbours join it, so that neighbours
-///     merge
+///     miss on s:        reopen: marked(s) back to open(s), settled neighbours join it, so that neighbours merge
 ///
-/// Freeing and reusing on one stream makes no driver call. An event is recorded once per `mark_bytes` of
-/// freed memory, or when another stream has asked in vain, never once per free.
+/// Freeing and reusing on one stream makes no driver call. An event is recorded once per `mark_bytes` of freed memory,
+/// or when another stream has asked in vain, never once per free.
 ///
-/// The exact rule for destroyed streams: an event is recorded on a stream only inside a call that names the
-/// stream (the caller vouches that it lives), or when the handle is permanent (the default stream). Lanes are
-/// keyed by the identity of the stream, not by its handle, so a new stream that got a dead one's handle
-/// inherits nothing. Memory freed on a stream that died before its next mark, at most `mark_bytes` of it,
-/// stays in that lane: it is not lost, but only giving its segment back to the device (which waits for all
-/// work) makes it usable.
+/// The exact rule for destroyed streams: an event is recorded on a stream only inside a call that names the stream
+/// (the caller vouches that it lives), or when the handle is permanent (the default stream). Lanes are keyed by the
+/// identity of the stream, not by its handle, so a new stream that got a dead one's handle inherits nothing. Memory
+/// freed on a stream that died before its next mark, at most `mark_bytes` of it, stays in that lane: it is not lost,
+/// but only giving its segment back to the device (which waits for all work) makes it usable.
 ///
-/// Capture: nothing is recorded on a capturing stream. What an allocation inside a capture may use is only
-/// `settled`.
+/// Capture: nothing is recorded on a capturing stream. What an allocation inside a capture may use is only `settled`.
 ///
 /// Invariants:
 ///   1. A domain belongs to one lane at a time; domains 0 and 1 to none.
 ///   2. Everything in a marked generation was freed before its event was recorded.
 ///   3. A lane without free memory and without marks may be forgotten at any time.
 ///
-/// Complexity: O(1) a free. A miss: one query per lane with marks (0.3 us each), and recolouring linear in
-/// the free blocks that change hands. Thread-safety: thread-compatible.
+/// Complexity: O(1) a free. A miss: one query per lane with marks (0.3 us each), and recolouring linear in the free
+/// blocks that change hands. Thread-safety: thread-compatible.
 
 #include <tenure/core/bits.hpp>
 #include <tenure/device/device.hpp>
@@ -87,8 +84,8 @@ class stream_order {
             for (std::size_t g = 0; g < l.generations; ++g) events_->release(l.marked[g].event);
     }
 
-    /// Effects: finds or makes the lane of a stream. Returns: it, or `no_lane` when all domains hold memory
-    /// or host memory is missing; memory freed on such a stream is `lost`.
+    /// Effects: finds or makes the lane of a stream. Returns: it, or `no_lane` when all domains hold memory or host
+    /// memory is missing; memory freed on such a stream is `lost`.
     template <layout::layout Layout>
     lane_id lane_of(std::uint64_t stream_id, const Layout& blocks) noexcept {
         if (last_ != no_lane && lanes_[last_].id == stream_id && lanes_[last_].in_use) return last_;
@@ -122,8 +119,7 @@ class stream_order {
     /// Returns: identity of the lane's stream.
     [[nodiscard]] std::uint64_t stream_id(lane_id id) const noexcept { return lanes_[id].id; }
 
-    /// Returns: where an allocation of this lane may take memory from; of `no_lane`: what every stream may
-    /// take.
+    /// Returns: where an allocation of this lane may take memory from; of `no_lane`: what every stream may take.
     [[nodiscard]] domain_list usable(lane_id id) const noexcept {
         domain_list list;
         if (id != no_lane) {
@@ -134,6 +130,9 @@ class stream_order {
         list.push(settled);
         return list;
     }
+
+    /// Returns: whether no other stream has a lane.
+    [[nodiscard]] bool is_sole(lane_id id) const noexcept { return id != no_lane && by_id_.size() == 1; }
 
     /// To be called after `bytes` bytes were freed into `open(id)`.
     void freed(lane_id id, std::size_t bytes) noexcept {
@@ -150,8 +149,8 @@ class stream_order {
         if (l.wanted || (!l.permanent && l.unmarked >= mark_bytes_)) mark(l, stream, blocks);
     }
 
-    /// Effects: for a lane that missed, makes all it may use one domain as far as blocks touch, so that they
-    /// merge. Returns: whether anything changed. `mark_if_due` afterwards restores the mark.
+    /// Effects: for a lane that missed, makes all it may use one domain as far as blocks touch, so that they merge.
+    /// Returns: whether anything changed. `mark_if_due` afterwards restores the mark.
     template <layout::layout Layout>
     bool reopen(lane_id id, Layout& blocks) noexcept {
         if (id == no_lane) return false;
@@ -171,8 +170,7 @@ class stream_order {
         return changed || absorbed != 0;
     }
 
-    /// Effects: asks which marks have passed, and settles what was freed before them. Returns: whether any
-    /// had.
+    /// Effects: asks which marks have passed, and settles what was freed before them. Returns: whether any had.
     template <layout::layout Layout>
     bool poll(Layout& blocks) noexcept {
         return settle_where(blocks, [this](event_handle e) { return device_->query(e) == status::ok; });
@@ -184,8 +182,8 @@ class stream_order {
         return settle_where(blocks, [this](event_handle e) { return device_->synchronize(e) == status::ok; });
     }
 
-    /// Effects: asks all lanes but `asker` to mark what they have: permanent streams at once, others at their
-    /// next call. Returns: whether an event was recorded.
+    /// Effects: asks all lanes but `asker` to mark what they have: permanent streams at once, others at their next
+    /// call. Returns: whether an event was recorded.
     template <layout::layout Layout>
     bool ask_others(lane_id asker, Layout& blocks) noexcept {
         bool recorded = false;
@@ -290,8 +288,7 @@ class stream_order {
         g = {};
     }
 
-    /// Returns: a domain that no free block has, or `settled` when there is none. Reserves the room to give
-    /// it back.
+    /// Returns: a domain that no free block has, or `settled` when there is none. Reserves the room to give it back.
     domain take_domain() noexcept {
         if (!free_domains_.empty()) {
             const domain d = free_domains_.back();

@@ -4,8 +4,8 @@
 /// `range_pool<Device, Layout>`: the engine of the pools that are one layout over segments of device memory.
 ///
 ///     where?   Layout        best fit, bitmap, buddy, slab: blocks inside ranges
-///     when?    stream_order  which free blocks a stream may take; pending_uses for blocks that several
-///     streams use whence?  segments      ranges bought from the device; the device may be an arena's meter
+///     when?    stream_order  which free blocks a stream may take; pending_uses for blocks that several streams use
+///     whence?  segments      ranges bought from the device; the device may be an arena's meter
 ///
 /// An allocation searches its stream's free blocks. On a miss, in this order, stopping at the first success:
 ///   1. what has completed meanwhile: pending frees, marks of other streams
@@ -16,14 +16,13 @@
 ///   6. waiting for marks and pending frees (`synchronize_on_oom`), then a last search and 4 again
 ///   7. a typed failure; nothing has changed
 ///
-/// Captured graphs: a block allocated on a capturing stream belongs to that capture, since a replay may write
-/// to it. When freed it may serve later allocations of the same stream in the same capture, and nobody else
-/// until `release_captured`. Such an allocation takes only settled or new memory.
+/// Captured graphs: a block allocated on a capturing stream belongs to that capture, since a replay may write to it.
+/// When freed it may serve later allocations of the same stream in the same capture, and nobody else until
+/// `release_captured`. Such an allocation takes only settled or new memory.
 ///
 /// Invariants:
 ///   1. Every live block is in the pointer map, and its side-table entry holds its size as requested.
-///   2. `reserved` equals what the segments take from the device; `allocated` the sum of used blocks of the
-///   layout.
+///   2. `reserved` equals what the segments take from the device; `allocated` the sum of used blocks of the layout.
 ///   3. No block is handed out before the work of its former users is over or ordered before.
 ///
 /// Thread-safety: thread-safe. One mutex, held over driver calls; it is not held over the misuse handler.
@@ -121,7 +120,7 @@ class range_pool {
                 const result<stream_state, status> state = device_->describe(stream);
                 if (!state) {
                     info_[*id].lost = true;
-                } else if (info_[*id].sync || state->id != info_[*id].stream_id) {
+                } else { // its own stream too: the block may be freed on another
                     try {
                         uses_.add(*id, stream, state->id);
                     } catch (...) {
@@ -149,8 +148,7 @@ class range_pool {
         return give_back_until(bytes_to_keep);
     }
 
-    /// Effects: the graphs made from this capture are gone and their work is over; their memory is free for
-    /// all.
+    /// Effects: the graphs made from this capture are gone and their work is over; their memory is free for all.
     void release_captured(std::uint64_t capture) noexcept {
         const std::lock_guard lock(mutex_);
         for (std::size_t i = 0; i < captured_.size();) {
@@ -332,16 +330,16 @@ class range_pool {
     status grow(const request& q) {
         const layout::range_request least = Layout::range_for(q.bytes, q.alignment, 0);
         layout::range_request wanted = Layout::range_for(q.bytes, q.alignment, options_.segment_bytes);
-        status s = buy(wanted);
+        status s = buy(q, wanted);
         while (lacks_memory(s) && wanted.size > least.size) { // near a limit: as large as there is room for
             const layout::range_request half = Layout::range_for(q.bytes, q.alignment, wanted.size / 2);
             wanted = half.size < wanted.size ? half : least;
-            s = buy(wanted);
+            s = buy(q, wanted);
         }
         if (!lacks_memory(s) || !options_.release_on_oom) return s;
         // Give back as little as makes room, largest first; what remains may still serve others.
         while (give_back_largest()) {
-            if ((s = buy(least)) == status::ok) return s;
+            if ((s = buy(q, least)) == status::ok) return s;
         }
         return s;
     }
@@ -350,19 +348,23 @@ class range_pool {
         return s == status::out_of_memory || s == status::over_limit;
     }
 
-    status buy(const layout::range_request& wanted) {
+    /// New memory is settled, for whichever stream comes. While there is one stream only it goes to that one's lane,
+    /// so that its neighbours merge with it from the start.
+    status buy(const request& q, const layout::range_request& wanted) {
         if (wanted.size > max_block_bytes) return status::out_of_memory;
         const result<segment_range, status> got =
             backing_.acquire(wanted.size, std::max<std::size_t>(wanted.alignment, layout::granule));
         counters_.reserved_to(backing_);
         if (!got) return got.error();
+        const bool sole = order_.is_sole(q.lane);
         try {
-            blocks_.add({got->base, got->size}, ordering_type::settled);
+            blocks_.add({got->base, got->size}, sole ? order_.open(q.lane) : ordering_type::settled);
         } catch (...) {
             backing_.give_back(got->base);
             counters_.reserved_to(backing_);
             throw;
         }
+        if (sole) order_.freed(q.lane, got->size);
         return status::ok;
     }
 
@@ -407,7 +409,6 @@ class range_pool {
             return misuse{
                 .kind = misuse_kind::size_mismatch, .pointer = p, .bytes = bytes, .expected = b.requested};
 
-        if (kind == free_kind::on_own_stream && b.sync) kind = free_kind::synchronous;
         stream_state state{b.stream_id, 0};
         if (kind == free_kind::on_stream) {
             const result<stream_state, status> now = device_->describe(stream);
@@ -421,11 +422,13 @@ class range_pool {
         counters_.blocks.subtract(1);
         b.requested = 0;
         const bool in_capture = state.capturing();
-        b.sync = kind == free_kind::synchronous;
+        if (kind != free_kind::on_own_stream) b.sync = kind == free_kind::synchronous;
         b.stream_id = state.id;
-        if (kind == free_kind::synchronous) {
+        if (kind == free_kind::synchronous)
             uses_.forget(id);
-        } else if (uses_.any(id)) {
+        else if (!b.lost && !b.sync)
+            uses_.forget(id, state.id); // the stream of the free needs no event to be in order with itself
+        if (uses_.any(id)) {
             const auto outcome = uses_.begin_free(id);
             if (outcome.pending) {
                 b.state = block_state::pending;
@@ -532,13 +535,15 @@ class range_pool {
         const std::size_t others = order_.bytes_of_others(q.lane, blocks_);
         f.pending = counters_.pending + others;
         device_->explain(f);
+        // What could still be bought counts: where it and the free blocks together would do, only their shape does not.
+        const std::size_t room = s == status::over_limit && f.used < f.max ? f.max - f.used : 0;
         if (s == status::capture_violation)
             f.cause = failure_cause::capture;
-        else if (s != status::out_of_memory && s != status::over_limit)
+        else if (!lacks_memory(s))
             f.cause = failure_cause::driver;
-        else if (f.free_bytes - others >= q.rounded)
+        else if (f.free_bytes - others + room >= q.rounded)
             f.cause = failure_cause::fragmentation;
-        else if (f.free_bytes + counters_.pending >= q.rounded)
+        else if (f.free_bytes + counters_.pending + room >= q.rounded)
             f.cause = failure_cause::stream_pending;
         return f;
     }

@@ -8,8 +8,7 @@
 ///         metered   charges what the pool takes from the device
 ///           device  shared by all
 ///
-/// An arena is a `resource`; it charges **reserved** bytes: live blocks, cached blocks, pending frees, all of
-/// it.
+/// An arena is a `resource`; it charges **reserved** bytes: live blocks, cached blocks, pending frees, all of it.
 ///
 /// Invariants:
 ///   1. `charged <= max` whenever a charge is granted, for every interleaving of threads, to the byte.
@@ -17,10 +16,9 @@
 ///   3. A failing request changes nothing, and never makes another tenant's request fail.
 ///   4. After all blocks are freed and `trim(0)`, `charged` is exactly 0.
 ///
-/// At the limit: the pool's own steps first (completed frees, free memory of other streams, empty segments
-/// given back), then `on_pressure`, then a typed failure that names the arena. Steps that need several arenas
-/// (taking idle memory of siblings, waiting in line) belong to the hierarchy above it, which an arena does
-/// not know.
+/// At the limit: the pool's own steps first (completed frees, free memory of other streams, empty segments given
+/// back), then `on_pressure`, then a typed failure that names the arena. Steps that need several arenas (taking idle
+/// memory of siblings, waiting in line) belong to the hierarchy above it, which an arena does not know.
 ///
 /// Thread-safety: thread-safe, except construction and destruction.
 
@@ -38,9 +36,8 @@
 
 namespace tenure {
 
-/// What happens to blocks that are live when their arena is destroyed. Their memory goes back to the device
-/// always.
-enum class live_blocks {
+/// What happens to blocks that are live when their arena is destroyed. Their memory goes back to the device always.
+enum class leftovers {
     report,  ///< it is a misuse: `live_at_destruction`, with the number of blocks and bytes
     release, ///< it is expected
 };
@@ -48,10 +45,10 @@ enum class live_blocks {
 struct arena_options {
     std::string name = "arena"; ///< in every error
     std::size_t max = no_limit; ///< bytes; the hard limit
-    live_blocks at_destruction = live_blocks::report;
+    leftovers at_destruction = leftovers::report;
 
-    /// Called, with no lock held, when an allocation is about to fail for memory. It may free blocks of this
-    /// arena. Returns: whether trying again makes sense. May be called by several threads at once.
+    /// Called, with no lock held, when an allocation is about to fail for memory. It may free blocks of this arena.
+    /// Returns: whether trying again makes sense. May be called by several threads at once.
     std::function<bool(const allocation_failure&)> on_pressure{};
 };
 
@@ -79,7 +76,7 @@ class arena {
     ~arena() {
         arena_registry::instance().leave(this);
         const misuse_scope scope(&refine, this);
-        if (options_.at_destruction == live_blocks::release) release_live_blocks();
+        if (options_.at_destruction == leftovers::release) release_live_blocks();
         policy_.reset(); // reports what is still live, through `refine`, under this arena's name
     }
 
@@ -153,9 +150,9 @@ class arena {
     /// Returns: what the arena holds and may hold, taken at one instant.
     [[nodiscard]] meter_reading limits() const noexcept { return meter_.read(); }
 
-    /// Effects: the limit is `max` bytes from now on; charges granted earlier stay, nothing is killed. Free
-    /// memory above it is given back to the device as far as it can be. Returns: bytes by which the arena is
-    /// still over it.
+    /// Effects: the limit is `max` bytes from now on; charges granted earlier stay, nothing is killed. Free memory
+    /// above it is given back to the device as far as it can be.
+    /// Returns: bytes by which the arena is still over it.
     std::size_t set_max(std::size_t max) {
         if (meter_.set_max(max) != 0) policy_->trim(max);
         return meter_.set_max(max);

@@ -7,19 +7,18 @@
 ///                      |
 ///                      +-- destroyed without commit: the charge goes back
 ///
-/// Charge before you take: `reserve` charges, then the memory is taken, then the ticket is committed. A path
-/// that fails in between, by return or by exception, cannot leak the charge, because the ticket is move-only
-/// and gives back what was not committed.
+/// Charge before you take: `reserve` charges, then the memory is taken, then the ticket is committed. A path that
+/// fails in between, by return or by exception, cannot leak the charge, because the ticket is move-only and gives back
+/// what was not committed.
 ///
 /// Invariants:
-///   1. A charge is granted only if `charged + n <= max` at that instant; `max` and `charged` change under
-///   one lock,
+///   1. A charge is granted only if `charged + n <= max` at that instant; `max` and `charged` change under one lock,
 ///      so this holds for every interleaving of charges and `set_max`, exactly, to the byte.
 ///   2. A refused charge changes nothing: a large request that fails never makes a small one fail.
 ///   3. `charged` never goes below zero, and is exactly 0 when everything was given back.
 ///
-/// The lock costs nothing where it matters: a meter is asked when memory is taken from the device, which
-/// costs tens of microseconds, never when a block is allocated.
+/// The lock costs nothing where it matters: a meter is asked when memory is taken from the device, which costs tens
+/// of microseconds, never when a block is allocated.
 ///
 /// Thread-safety: thread-safe. A ticket is thread-compatible.
 
@@ -79,8 +78,7 @@ class meter {
     meter(const meter&) = delete;
     meter& operator=(const meter&) = delete;
 
-    /// Effects: charges `bytes` bytes if they fit. Returns: the ticket, or `over_limit`; then nothing has
-    /// changed.
+    /// Effects: charges `bytes` bytes if they fit. Returns: the ticket, or `over_limit`; then nothing has changed.
     result<ticket, status> reserve(std::size_t bytes) noexcept {
         const std::lock_guard lock(mutex_);
         // Taking nothing is always allowed, also above a `max` that was lowered.

@@ -1,25 +1,23 @@
 #pragma once
 
 /// \file
-/// `metered<Device>`: a device whose memory somebody pays for. It stands between a policy and the real device
-/// and models the same concepts, so a policy does not know it is there.
+/// `metered<Device>`: a device whose memory somebody pays for. It stands between a policy and the real device and
+/// models the same concepts, so a policy does not know it is there.
 ///
 ///     policy --> metered --charge--> meter
 ///                   |
 ///                   +--take--> device
 ///
 /// Invariants:
-///   1. Bytes taken from the device through it are charged before they are taken and refunded after they are
-///   given
+///   1. Bytes taken from the device through it are charged before they are taken and refunded after they are given
 ///      back: `held <= charged <= max` at every instant.
 ///   2. Whatever fails, the charge of what was not taken goes back.
 ///
-/// Driver pools grow by themselves, in steps of `pool_step()`. An allocation can make a pool grow by at most
-/// its size rounded up to a step, and never beyond the pool's own limit; that bound is charged before the
-/// call, and what the pool did not take is refunded after reading how much it holds. The pool's own limit is
-/// set to the largest multiple of the step that fits under `max` when the pool is made, so that a pool which
-/// is full to its limit can still serve from what it holds. Raising `max` later does not raise that limit;
-/// lowering it works at once.
+/// Driver pools grow by themselves, in steps of `pool_step()`. An allocation can make a pool grow by at most its size
+/// rounded up to a step, and never beyond the pool's own limit; that bound is charged before the call, and what the
+/// pool did not take is refunded after reading how much it holds. The pool's own limit is set to the largest multiple
+/// of the step that fits under `max` when the pool is made, so that a pool which is full to its limit can still serve
+/// from what it holds. Raising `max` later does not raise that limit; lowering it works at once.
 ///
 /// Cost: one uncontended lock a call that takes memory; nothing on the others. Thread-safety: thread-safe.
 

@@ -101,8 +101,7 @@ class lane_table {
         return lanes_[l].released ? 0 : lanes_[l].who.capture;
     }
 
-    /// Returns: the lane to which memory freed in this one goes: itself, or its home once its capture is
-    /// released.
+    /// Returns: the lane to which memory freed in this one goes: itself, or its home once its capture is released.
     [[nodiscard]] lane_id destination(lane_id l) const noexcept {
         return lanes_[l].released ? lanes_[l].home : l;
     }
@@ -125,8 +124,7 @@ class lane_table {
         return sum;
     }
 
-    /// Effects: nothing replays `capture` any more; its free memory goes home, and so will what is still
-    /// live.
+    /// Effects: nothing replays `capture` any more; its free memory goes home, and so will what is still live.
     template <class Layout>
     void release(std::uint64_t capture_id, Layout& blocks) noexcept {
         for (lane_id l = first; l < lanes_.size(); ++l) {

@@ -1,0 +1,115 @@
+#include "cli/comparison.hpp"
+
+#include "scratch_file.hpp"
+#include "support/catch.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <fstream>
+#include <string>
+
+namespace {
+
+using namespace tenure::cli;
+using tenure::test::scratch_file;
+
+comparison_row row(const std::string& trace, const std::string& policy) {
+    comparison_row r;
+    r.trace = trace;
+    r.policy = policy;
+    r.device = "sim";
+    r.events = 7;
+    r.result.requested_peak = 1000;
+    r.result.live_peak = 1024;
+    r.result.reserved_peak = 2048;
+    r.result.segments = 1;
+    r.result.driver_calls = {{"allocate", 1}, {"deallocate", 2}};
+    r.result.driver_us = 1500;
+    r.result.ns_per_op = 12.5;
+    r.needed = {1000, 1024};
+    return r;
+}
+
+std::size_t count(const std::string& text, const std::string& part) {
+    std::size_t n = 0;
+    for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) ++n;
+    return n;
+}
+
+} // namespace
+
+TEST_CASE("JSON of a comparison", "[cli][json]") {
+    comparison rows{row("a", "slab"), row("b\xff\"", "buddy")};
+    rows[1].limit = 4096;
+    rows[1].result.oom_count = 3;
+    rows[1].result.first_oom = refusal{5, 100, tenure::failure_cause::arena_limit, std::nullopt, 17};
+    const auto all = nlohmann::json::parse(to_json(rows));
+    REQUIRE(all.size() == 2);
+    CHECK(all[0]["ratio"] == 2.0);
+    CHECK(all[0]["limit"].is_null());
+    CHECK(all[0]["first_oom"].is_null());
+    CHECK(all[0]["completed"] == true);
+    CHECK(all[0]["driver_calls"] == nlohmann::json({{"allocate", 1}, {"deallocate", 2}}));
+    CHECK(all[1]["limit"] == 4096);
+    CHECK(all[1]["completed"] == false);
+    CHECK(
+        all[1]["first_oom"] ==
+        nlohmann::json(
+            {{"event", 5}, {"requested", 100}, {"cause", "arena_limit"}, {"limit", nullptr}, {"used", 17}}));
+    CHECK(to_json({}) == "[]\n");
+}
+
+TEST_CASE("the table aligns its columns", "[cli][table]") {
+    const std::string text =
+        to_table({row("a", "slab"), row("a", "caching:max_split=128MiB"), row("bbbbbbbb", "slab")});
+    INFO(text);
+    CHECK(count(text, "\n") == 5); // a head, three rows, and a blank line between the traces
+    CHECK(count(text, "torch") == 0);
+    std::size_t end = 0;
+    for (std::size_t at = 0; at < text.size(); at = text.find('\n', at) + 1) {
+        const std::string line = text.substr(at, text.find('\n', at) - at);
+        if (line.empty()) continue;
+        if (end == 0) end = line.size();
+        CHECK(line.size() == end); // the last column is right-aligned
+    }
+}
+
+TEST_CASE("the table compares with peers, known or not", "[cli][table]") {
+    comparison rows{row("a", "slab"), row("b", "slab")};
+    rows[0].peer = peers{3072, std::nullopt, 1536};
+    const std::string text = to_table(rows);
+    INFO(text);
+    CHECK(count(text, "3 KiB 3.000") == 1);
+    CHECK(count(text, "1.50 KiB 1.500") == 1);
+    CHECK(count(text, " -") == 4);
+}
+
+TEST_CASE("peers are found beside the trace", "[cli][peers]") {
+    const scratch_file file("workload,steps,native_reserved,expandable_reserved,mallocasync_reserved\n"
+                            "one,3,10,20,30\n"
+                            "two,3,,,30\n",
+                            "peers.csv");
+    const std::string trace = file.folder() + "/one.csv.gz";
+    const auto one = find_peers(trace, "one");
+    REQUIRE(one);
+    CHECK(one->native == 10);
+    CHECK(one->expandable == 20);
+    CHECK(one->malloc_async == 30);
+    CHECK_FALSE(find_peers(trace, "two")->native);
+    CHECK_FALSE(find_peers(trace, "three"));
+    CHECK_FALSE(find_peers("/nonexistent/one.csv", "one"));
+    const auto complain = [&](const char* bytes) {
+        std::ofstream(file.path(), std::ios::trunc) << bytes;
+        try {
+            find_peers(trace, "one");
+            return std::string();
+        } catch (const input_error& e) {
+            return std::string(e.what()).substr(file.path().size());
+        }
+    };
+    CHECK(complain("") == ":1: empty file");
+    CHECK(complain("workload,native_reserved\n") == ":1: missing column expandable_reserved");
+    const std::string head = "workload,native_reserved,expandable_reserved,mallocasync_reserved\n";
+    CHECK(complain((head + "one,1,2\n").c_str()).substr(0, 31) == ":2: expected 4 fields, found 3:");
+    CHECK(complain((head + "one,1,2,x\n").c_str()).substr(0, 27) == ":2: mallocasync_reserved is");
+}
