@@ -57,6 +57,23 @@ void* operator new(std::size_t n, std::align_val_t a) {
 void* operator new[](std::size_t n, std::align_val_t a) {
     return get(n, static_cast<std::size_t>(a));
 }
+// The forms that do not throw are the library's in terms of the above, but not under a sanitizer.
+void* operator new(std::size_t n, const std::nothrow_t&) noexcept {
+    try {
+        return get(n, 1);
+    } catch (const std::bad_alloc&) {
+        return nullptr;
+    }
+}
+void* operator new[](std::size_t n, const std::nothrow_t& t) noexcept {
+    return operator new(n, t);
+}
+void operator delete(void* p, const std::nothrow_t&) noexcept {
+    put(p);
+}
+void operator delete[](void* p, const std::nothrow_t&) noexcept {
+    put(p);
+}
 void operator delete(void* p) noexcept {
     put(p);
 }

@@ -120,7 +120,7 @@ class range_pool {
                 const result<stream_state, status> state = device_->describe(stream);
                 if (!state) {
                     info_[*id].lost = true;
-                } else if (info_[*id].sync || state->id != info_[*id].stream_id) {
+                } else { // its own stream too: the block may be freed on another
                     try {
                         uses_.add(*id, stream, state->id);
                     } catch (...) {
@@ -409,7 +409,6 @@ class range_pool {
             return misuse{
                 .kind = misuse_kind::size_mismatch, .pointer = p, .bytes = bytes, .expected = b.requested};
 
-        if (kind == free_kind::on_own_stream && b.sync) kind = free_kind::synchronous;
         stream_state state{b.stream_id, 0};
         if (kind == free_kind::on_stream) {
             const result<stream_state, status> now = device_->describe(stream);
@@ -423,11 +422,13 @@ class range_pool {
         counters_.blocks.subtract(1);
         b.requested = 0;
         const bool in_capture = state.capturing();
-        b.sync = kind == free_kind::synchronous;
+        if (kind != free_kind::on_own_stream) b.sync = kind == free_kind::synchronous;
         b.stream_id = state.id;
-        if (kind == free_kind::synchronous) {
+        if (kind == free_kind::synchronous)
             uses_.forget(id);
-        } else if (uses_.any(id)) {
+        else if (!b.lost && !b.sync)
+            uses_.forget(id, state.id); // the stream of the free needs no event to be in order with itself
+        if (uses_.any(id)) {
             const auto outcome = uses_.begin_free(id);
             if (outcome.pending) {
                 b.state = block_state::pending;
