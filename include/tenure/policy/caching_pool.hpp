@@ -15,8 +15,7 @@
 ///
 /// An allocation, stopping at the first success:
 ///   1. what has completed meanwhile: frees that waited for other streams (`record_use`)
-///   2. the best block of its own stream; with `cross_stream_reuse` then what others have freed and finished
-///   with
+///   2. the best block of its own stream; with `cross_stream_reuse` then what others have finished with
 ///   3. garbage collection, if more than `garbage_collection_threshold` of the limit is reserved
 ///   4. a new segment
 ///   5. with `max_split`: just enough oversize blocks go back to the device, then 4 again
@@ -389,6 +388,8 @@ class caching_pool {
         }
         const bool own = b.lane != lane_table::shared && lanes.stream(b.lane) == state->id;
         if (state->capturing()) {
+            if (const lane_id of_stream = heap_.lanes().find(state->id); of_stream != lane_table::none)
+                heap_.lanes().note_capture(of_stream, state->capture);
             if (!own || lanes.capture(b.lane) != state->capture) heap_.hold(id, state->capture);
         } else if (!own) {
             try {

@@ -500,6 +500,8 @@ TEST_CASE("caching_pool: release() on a stream that is capturing is no way aroun
     f.pool->release(a);
     CHECK(f.pool->usage().captured >= 10_MiB);
     f.give(s1, b, 512);
+    f.pool->release_captured(0); // no capture: nothing
+    CHECK(f.pool->usage().captured >= 10_MiB);
     REQUIRE(f.dev.end_capture(s1));
     void* c = f.take(s1, 10_MiB);
     CHECK(c != a);

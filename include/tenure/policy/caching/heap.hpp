@@ -5,23 +5,22 @@
 /// does it.
 ///
 ///     segment   [ block | free | block | free ]     bought for one lane, for small or for large blocks
-///                    one best-fit layout over all segments; colours keep lanes, small and large apart
+///
+/// One best-fit layout spans all segments; colours keep lanes, and small and large blocks, apart.
 ///
 /// States of a block:
 ///
-///     free --hand_out--> allocated --begin_free--> pending --events pass--+
-///                            |                                            v
-///                            +------------------------------------> retire: free, in its lane
-///                                                                     or captured, until its captures are
-///                                                                     released
+///     free --hand_out--> allocated --set_pending--> pending --events pass--> retire
+///                            |                                                 ^
+///                            +-------------------------------------------------+
+///     retire --> free, in its lane; or captured, until its captures are released
 ///
 /// Invariants:
 ///   1. Every live block is in the pointer map, and its record holds its size as requested and its lane.
 ///   2. `captured` is what only a capture may have: blocks that wait for a capture's release, and free memory of
 ///      capture lanes. `allocated` is that, and what live and pending blocks take; the rest of `reserved` is free.
 ///   3. A segment belongs to small or to large blocks for good, and no free block crosses two segments.
-///   4. What could not be ordered by the driver ends in lane `lost`, never in a lane that somebody may take
-///   from.
+///   4. What the driver could not order ends in lane `lost`, never in a lane that somebody may take from.
 ///
 /// Complexity: O(log n) a block; books of segments O(1). Thread-safety: thread-compatible.
 
@@ -190,6 +189,7 @@ class heap {
     /// Effects: nothing replays `capture` any more, and all work of its graphs is over. What waited for it
     /// alone becomes free, and segments that it alone has used serve everybody.
     void release_captured(std::uint64_t capture) noexcept {
+        if (capture == 0) return;
         std::size_t kept = 0;
         for (const auto& h : holds_) {
             if (h.capture == capture)
