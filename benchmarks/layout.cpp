@@ -3,9 +3,8 @@
 /// blocks?
 ///
 ///   * `replace/<layout>/<sizes>`: 20 000 live blocks in 192 GiB; free a random one, allocate another.
-///   `repeated`
-///     draws from 64 sizes, as a training step does; `distinct` draws every size anew. Log-uniform, 512 B to
-///     32 MiB.
+///     `repeated` draws from 64 sizes, as a training step does; `distinct` draws every size anew.
+///     Log-uniform, 512 B to 32 MiB.
 ///   * `pairs/<layout>/<live>`: the same with 64 repeated sizes and that many live blocks.
 ///
 /// All include the map from address to block that a free needs. The counter `footprint` is bytes held over
