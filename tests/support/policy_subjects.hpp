@@ -73,16 +73,8 @@ inline constexpr deviation pads_segments =
 inline constexpr deviation keeps_to_one_stream =
     because("as in PyTorch, a cached block belongs to one stream for as long as its segment lives");
 
-inline constexpr deviation captured_apart =
-    because("captured bytes are counted as a kind of their own, beside live and free ones");
-
 inline constexpr policy_traits of_range_pools{.pads_segments = pads_segments};
-inline constexpr policy_traits of_caching{
-    .does_not_know_pending = keeps_to_one_stream,
-    .does_not_share = keeps_to_one_stream,
-    .pads_segments = pads_segments,
-    .counts_captured_apart = captured_apart,
-};
+inline constexpr policy_traits of_caching{.does_not_share = keeps_to_one_stream};
 inline constexpr policy_traits of_async{
     .refuses_in_capture = because("an allocation node of a graph bypasses every limit"),
     .shows_only_blocks = because("the driver does not show what it holds free"),
@@ -108,24 +100,16 @@ TENURE_POLICY(policy::exact_best_fit, plain<exact_best_fit_pool>(of_range_pools)
 TENURE_POLICY(policy::buddy, plain<buddy_pool>(of_range_pools))
 TENURE_POLICY(policy::slab, plain<slab_pool>(of_range_pools))
 TENURE_POLICY(policy::caching, plain<caching_pool>(of_caching))
-TENURE_POLICY(policy::caching_sharing,
-              policy_subject{
-                  {
-                      .does_not_know_pending = because("what other streams hold free counts as free"),
-                      .pads_segments = pads_segments,
-                      .counts_captured_apart = captured_apart,
-                  },
-                  [](sim::device& d) {
-                      return alive<caching_pool<sim::device>>(d, caching_options{.cross_stream_reuse = true});
-                  }})
+TENURE_POLICY(policy::caching_sharing, policy_subject{{}, [](sim::device& d) {
+                                                          return alive<caching_pool<sim::device>>(
+                                                              d, caching_options{.cross_stream_reuse = true});
+                                                      }})
 TENURE_POLICY(
     policy::binned,
     plain<slab_and_caching>({
-        .does_not_know_pending = keeps_to_one_stream,
         .has_parts = because("its parts have their peaks at different times, and each reports for itself"),
         .does_not_share = keeps_to_one_stream,
         .pads_segments = pads_segments,
-        .counts_captured_apart = captured_apart,
     }))
 TENURE_POLICY(policy::arena_of_best_fit, in_arena<best_fit_pool>(of_range_pools))
 TENURE_POLICY(policy::arena_of_caching, in_arena<caching_pool>(of_caching))

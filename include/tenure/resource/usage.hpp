@@ -43,10 +43,11 @@ struct usage_counters {
     gauge requested;
     gauge allocated;
     gauge reserved;
-    gauge blocks;             ///< number of live blocks
-    gauge segments;           ///< number of ranges held from the device
-    std::size_t pending = 0;  ///< freed, waiting for work on other streams (still counted in `allocated`)
-    std::size_t captured = 0; ///< kept because a captured graph may replay into it
+    gauge blocks;            ///< number of live blocks
+    gauge segments;          ///< number of ranges held from the device
+    std::size_t pending = 0; ///< freed, waiting for work on other streams (still counted in `allocated`)
+    std::size_t captured =
+        0; ///< kept for captured graphs that may replay into it (still counted in `allocated`)
     std::size_t failures = 0; ///< number of allocations refused
 
     friend bool operator==(const usage_counters&, const usage_counters&) = default;
