@@ -471,7 +471,7 @@ class range_pool {
     /// Effects: turns completed work into free memory. Returns: whether there was any.
     bool settle() noexcept {
         const auto completed = [this](layout::block_id id, const auto& outcome) {
-            finish_pending(id, outcome);
+            this->finish_pending(id, outcome);
         };
         const bool a = uses_.poll(completed);
         return order_.poll(blocks_) || a;
@@ -479,7 +479,7 @@ class range_pool {
 
     bool wait_for_all() noexcept {
         const auto completed = [this](layout::block_id id, const auto& outcome) {
-            finish_pending(id, outcome);
+            this->finish_pending(id, outcome);
         };
         const bool a = uses_.synchronize(completed);
         return order_.synchronize(blocks_) || a;
