@@ -88,7 +88,7 @@ class pending_uses {
         blocks_[block].uses = no_node;
     }
 
-    /// Effects: forgets that the stream with this identity uses the live block (another order covers it).
+    /// Effects: forgets the use of a live block by the stream with identity `id`.
     void forget(block_id block, std::uint64_t id) noexcept {
         if (!any(block)) return;
         for (node_index* link = &blocks_[block].uses; *link != no_node; link = &nodes_[*link].next_of_block) {
