@@ -50,8 +50,6 @@ struct policy_traits {
     deviation names_other_owner{};
     /// An alignment beyond the device's granularity costs bytes that are reserved and in no block.
     deviation pads_segments{};
-    /// Bytes kept for captured graphs are counted beside `allocated`, not in it.
-    deviation counts_captured_apart{};
     /// `release` asks the stream of the allocation, so that stream must exist.
     deviation release_needs_stream{};
 };

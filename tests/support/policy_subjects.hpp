@@ -10,6 +10,7 @@
 #include "support/direct_resource.hpp"
 #include "support/policy_list.hpp"
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -43,9 +44,10 @@ std::unique_ptr<live_policy> alive(Arguments&&... arguments) {
 /// The default options, but that pools of one layout grow by less: the suites count in tens of MiB.
 template <class Options>
 Options options_for_tests() {
+    constexpr std::size_t segment_bytes = 32_MiB;
     Options o{};
-    if constexpr (requires { o.segment_bytes; }) o.segment_bytes = 32_MiB;
-    if constexpr (requires { o.small.segment_bytes; }) o.small.segment_bytes = 32_MiB;
+    if constexpr (requires { o.segment_bytes; }) o.segment_bytes = segment_bytes;
+    if constexpr (requires { o.small.segment_bytes; }) o.small.segment_bytes = segment_bytes;
     return o;
 }
 
@@ -73,15 +75,11 @@ inline constexpr deviation pads_segments =
 inline constexpr deviation keeps_to_one_stream =
     because("as in PyTorch, a cached block belongs to one stream for as long as its segment lives");
 
-inline constexpr deviation captured_apart =
-    because("captured bytes are counted as a kind of their own, beside live and free ones");
-
 inline constexpr policy_traits of_range_pools{.pads_segments = pads_segments};
 inline constexpr policy_traits of_caching{
     .does_not_know_pending = keeps_to_one_stream,
     .does_not_share = keeps_to_one_stream,
     .pads_segments = pads_segments,
-    .counts_captured_apart = captured_apart,
 };
 inline constexpr policy_traits of_async{
     .refuses_in_capture = because("an allocation node of a graph bypasses every limit"),
@@ -113,7 +111,6 @@ TENURE_POLICY(policy::caching_sharing,
                   {
                       .does_not_know_pending = because("what other streams hold free counts as free"),
                       .pads_segments = pads_segments,
-                      .counts_captured_apart = captured_apart,
                   },
                   [](sim::device& d) {
                       return alive<caching_pool<sim::device>>(d, caching_options{.cross_stream_reuse = true});
@@ -125,7 +122,6 @@ TENURE_POLICY(
         .has_parts = because("its parts have their peaks at different times, and each reports for itself"),
         .does_not_share = keeps_to_one_stream,
         .pads_segments = pads_segments,
-        .counts_captured_apart = captured_apart,
     }))
 TENURE_POLICY(policy::arena_of_best_fit, in_arena<best_fit_pool>(of_range_pools))
 TENURE_POLICY(policy::arena_of_caching, in_arena<caching_pool>(of_caching))
