@@ -79,7 +79,7 @@ inline constexpr program_options short_program{
 } // namespace
 
 POLICY_TEST_CASE("one failing device call loses nothing, whichever it is", "[fault][policy]") {
-    for (const std::uint64_t program : {1, 2, 3}) {
+    for (std::uint64_t program = 1; program <= 3; ++program) {
         CAPTURE(program);
         fail_every_call(subject, make_program(program, short_program), short_program, 1);
     }

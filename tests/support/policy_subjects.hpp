@@ -10,6 +10,7 @@
 #include "support/direct_resource.hpp"
 #include "support/policy_list.hpp"
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -43,9 +44,10 @@ std::unique_ptr<live_policy> alive(Arguments&&... arguments) {
 /// The default options, but that pools of one layout grow by less: the suites count in tens of MiB.
 template <class Options>
 Options options_for_tests() {
+    constexpr std::size_t segment_bytes = 32_MiB;
     Options o{};
-    if constexpr (requires { o.segment_bytes; }) o.segment_bytes = 32_MiB;
-    if constexpr (requires { o.small.segment_bytes; }) o.small.segment_bytes = 32_MiB;
+    if constexpr (requires { o.segment_bytes; }) o.segment_bytes = segment_bytes;
+    if constexpr (requires { o.small.segment_bytes; }) o.small.segment_bytes = segment_bytes;
     return o;
 }
 
