@@ -7,13 +7,14 @@
 using namespace tenure::literals;
 
 int main() {
-    tenure::sim::device gpu; // on a GPU: tenure::cuda::device gpu{0};
+    tenure::sim::device gpu;                            // on a GPU: tenure::cuda::device gpu{0};
     tenure::stream_handle stream = gpu.create_stream(); // on a GPU: your cudaStream_t
 
     // A pool: PyTorch's caching scheme over the whole device.
     tenure::caching_pool<tenure::sim::device> pool{gpu};
     void* weights = pool.allocate(stream, 300_MiB);
-    std::printf("pool: requested %s, reserved %s\n", tenure::format_bytes(pool.usage().requested.current).c_str(),
+    std::printf("pool: requested %s, reserved %s\n",
+                tenure::format_bytes(pool.usage().requested.current).c_str(),
                 tenure::format_bytes(pool.usage().reserved.current).c_str());
     pool.deallocate(stream, weights, 300_MiB);
 

@@ -15,7 +15,8 @@ using arena = tenure::arena<tenure::caching_pool, device>;
 
 void report(const char* name, const arena& a) {
     const tenure::usage_counters u = a.usage();
-    std::printf("%-6s allocated %-9s reserved %-9s refused %zu\n", name, tenure::format_bytes(u.allocated.current).c_str(),
+    std::printf("%-6s allocated %-9s reserved %-9s refused %zu\n", name,
+                tenure::format_bytes(u.allocated.current).c_str(),
                 tenure::format_bytes(u.reserved.current).c_str(), u.failures);
 }
 
@@ -44,5 +45,6 @@ int main() {
     bob.deallocate(stream, batch, 6_GiB);
     for (void* block : blocks) alice.deallocate(stream, block, 512_MiB);
     gpu.destroy_stream(stream);
-    return alice.usage().allocated.current == 0 && bob.usage().allocated.current == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return alice.usage().allocated.current == 0 && bob.usage().allocated.current == 0 ? EXIT_SUCCESS
+                                                                                      : EXIT_FAILURE;
 }

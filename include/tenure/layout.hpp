@@ -9,5 +9,6 @@
 #include <tenure/layout/domain_table.hpp>
 #include <tenure/layout/layout.hpp>
 #include <tenure/layout/range_table.hpp>
+#include <tenure/layout/size_classes.hpp>
 #include <tenure/layout/slab.hpp>
 #include <tenure/layout/slab_classes.hpp>

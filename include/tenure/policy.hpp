@@ -8,4 +8,5 @@
 #include <tenure/policy/binned.hpp>
 #include <tenure/policy/buddy_pool.hpp>
 #include <tenure/policy/caching_pool.hpp>
+#include <tenure/policy/slab_and_caching.hpp>
 #include <tenure/policy/slab_pool.hpp>

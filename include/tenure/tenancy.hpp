@@ -3,8 +3,8 @@
 /// \file
 /// Layer `tenancy`: who pays.
 ///
-/// What belongs here next: hierarchies of arenas (`min`, `high`, ancestors' limits), accounts (many tenants
-/// in one pool), and scrubbing of memory that changes hands.
+/// What belongs here next: hierarchies of arenas (`min`, `high`, ancestors' limits), accounts (many tenants in one
+/// pool), and scrubbing of memory that changes hands.
 
 #include <tenure/tenancy/arena.hpp>
 #include <tenure/tenancy/arena_registry.hpp>

@@ -11,8 +11,8 @@
 using namespace tenure;
 using namespace tenure::test;
 
-TEMPLATE_TEST_CASE("a new pool holds nothing", "[contract][accounting]", TENURE_POLICIES) {
-    policy_world<TestType> w;
+POLICY_TEST_CASE("a new pool holds nothing", "[contract][accounting]") {
+    policy_world w(subject);
     CHECK(w.pool().usage() == usage_counters{});
     CHECK(w.pool().snapshot().segments.empty());
     CHECK(w.device.reserved() == 0);
@@ -21,9 +21,8 @@ TEMPLATE_TEST_CASE("a new pool holds nothing", "[contract][accounting]", TENURE_
     w.close();
 }
 
-TEMPLATE_TEST_CASE("requested, allocated and reserved are counted exactly", "[contract][accounting]",
-                   TENURE_POLICIES) {
-    policy_world<TestType> w;
+POLICY_TEST_CASE("requested, allocated and reserved are counted exactly", "[contract][accounting]") {
+    policy_world w(subject);
     const stream_handle s = w.stream();
     struct request {
         std::size_t n;
@@ -47,7 +46,7 @@ TEMPLATE_TEST_CASE("requested, allocated and reserved are counted exactly", "[co
         }
         const usage_counters u = w.pool().usage();
         REQUIRE(u.requested.current == requested);
-        if (w.traits.sums_peaks)
+        if (w.traits.has_parts)
             REQUIRE(u.requested.peak >= most);
         else
             REQUIRE(u.requested.peak == most);
@@ -63,8 +62,8 @@ TEMPLATE_TEST_CASE("requested, allocated and reserved are counted exactly", "[co
     CHECK(u.blocks.current == 0);
     CHECK(u.reserved.peak >= u.allocated.peak);
     CHECK(u.allocated.peak >= most);
-    if (w.traits.sums_peaks) {
-        INFO(w.traits.sums_peaks.reason);
+    if (w.traits.has_parts) {
+        INFO(w.traits.has_parts.reason);
         CHECK(u.requested.peak >= most);
         CHECK(u.reserved.peak >= w.device.reserved_peak());
     } else {
@@ -74,9 +73,8 @@ TEMPLATE_TEST_CASE("requested, allocated and reserved are counted exactly", "[co
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("trim gives free memory back down to what is to be kept", "[contract][accounting]",
-                   TENURE_POLICIES) {
-    policy_world<TestType> w;
+POLICY_TEST_CASE("trim gives free memory back down to what is to be kept", "[contract][accounting]") {
+    policy_world w(subject);
     const stream_handle s = w.stream();
     std::vector<void*> blocks;
     for (int i = 0; i < 8; ++i) blocks.push_back(w.pool().allocate(s, 64_MiB));
@@ -112,8 +110,8 @@ TEMPLATE_TEST_CASE("trim gives free memory back down to what is to be kept", "[c
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("a trimmed pool serves again", "[contract][accounting]", TENURE_POLICIES) {
-    policy_world<TestType> w;
+POLICY_TEST_CASE("a trimmed pool serves again", "[contract][accounting]") {
+    policy_world w(subject);
     const stream_handle s = w.stream();
     for (int round = 0; round < 5; ++round) {
         void* const a = w.pool().allocate(s, 10_MiB);
@@ -127,9 +125,8 @@ TEMPLATE_TEST_CASE("a trimmed pool serves again", "[contract][accounting]", TENU
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("owns is true of the starts of live blocks only", "[contract][accounting]",
-                   TENURE_POLICIES) {
-    policy_world<TestType> w;
+POLICY_TEST_CASE("owns is true of the starts of live blocks only", "[contract][accounting]") {
+    policy_world w(subject);
     const stream_handle s = w.stream();
     void* const p = w.pool().allocate(s, 5000);
     CHECK(w.pool().owns(p));
@@ -143,8 +140,8 @@ TEMPLATE_TEST_CASE("owns is true of the starts of live blocks only", "[contract]
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("every live block is in the snapshot", "[contract][accounting]", TENURE_POLICIES) {
-    policy_world<TestType> w;
+POLICY_TEST_CASE("every live block is in the snapshot", "[contract][accounting]") {
+    policy_world w(subject);
     const stream_handle s = w.stream();
     for (const std::size_t n : {1_B, 700_B, 1_MiB, 12_MiB, 40_MiB})
         for (const std::size_t a : {256_B, 4_KiB, 4_MiB}) w.pool().allocate(s, n, a);

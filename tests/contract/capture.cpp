@@ -18,16 +18,10 @@ inline bool overlap(const void* p, std::size_t n, const void* q, std::size_t m) 
     return to_address(p) < to_address(q) + m && to_address(q) < to_address(p) + n;
 }
 
-/// Effects: what a policy keeps for a graph may be reused from now on, where the policy keeps anything.
-template <class Policy>
-void release_graph(Policy& policy, std::uint64_t capture) {
-    if constexpr (requires { policy.release_captured(capture); }) policy.release_captured(capture);
-}
-
 } // namespace
 
-TEMPLATE_TEST_CASE("a capture survives all calls on other streams", "[contract][capture]", TENURE_POLICIES) {
-    policy_world<TestType> w;
+POLICY_TEST_CASE("a capture survives all calls on other streams", "[contract][capture]") {
+    policy_world w(subject);
     const stream_handle captured = w.stream();
     const stream_handle other = w.stream();
     const stream_handle third = w.stream();
@@ -61,9 +55,9 @@ TEMPLATE_TEST_CASE("a capture survives all calls on other streams", "[contract][
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("an allocation on a capturing stream is the graph's own, or refused",
-                   "[contract][capture]", TENURE_POLICIES) {
-    policy_world<TestType> w;
+POLICY_TEST_CASE("an allocation on a capturing stream is the graph's own, or refused",
+                 "[contract][capture]") {
+    policy_world w(subject);
     const stream_handle captured = w.stream();
     const stream_handle other = w.stream();
     const std::uint64_t capture = w.device.begin_capture(captured);
@@ -99,14 +93,14 @@ TEMPLATE_TEST_CASE("an allocation on a capturing stream is the graph's own, or r
         }
         w.pool().deallocate(other, elsewhere, 2_MiB);
         w.drain();
-        release_graph(w.bare(), capture);
+        w.release_captured(capture);
     }
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("a block freed on a capturing stream is handed to nobody during the capture",
-                   "[contract][capture]", TENURE_POLICIES) {
-    policy_world<TestType> w;
+POLICY_TEST_CASE("a block freed on a capturing stream is handed to nobody during the capture",
+                 "[contract][capture]") {
+    policy_world w(subject);
     const stream_handle captured = w.stream();
     const stream_handle other = w.stream();
     void* const p = w.pool().allocate(captured, 3_MiB);
@@ -126,14 +120,14 @@ TEMPLATE_TEST_CASE("a block freed on a capturing stream is handed to nobody duri
     CHECK(w.device.end_capture(captured));
     for (void* b : blocks) w.pool().deallocate(other, b, 3_MiB);
     w.drain();
-    release_graph(w.bare(), capture);
+    w.release_captured(capture);
     w.finish();
 }
 
-TEMPLATE_TEST_CASE(
+POLICY_TEST_CASE(
     "a block that a capture uses and another stream frees is handed to nobody during the capture",
-    "[contract][capture]", TENURE_POLICIES) {
-    policy_world<TestType> w;
+    "[contract][capture]") {
+    policy_world w(subject);
     const stream_handle captured = w.stream();
     const stream_handle home = w.stream();
     void* const p = w.pool().allocate(home, 3_MiB);
@@ -151,12 +145,12 @@ TEMPLATE_TEST_CASE(
     CHECK(w.device.end_capture(captured));
     for (void* b : blocks) w.pool().deallocate(home, b, 3_MiB);
     w.drain();
-    release_graph(w.bare(), capture);
+    w.release_captured(capture);
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("many frees in a capture are all made after it", "[contract][capture]", TENURE_POLICIES) {
-    policy_world<TestType> w;
+POLICY_TEST_CASE("many frees in a capture are all made after it", "[contract][capture]") {
+    policy_world w(subject);
     const stream_handle captured = w.stream();
     std::vector<void*> blocks;
     for (int i = 0; i < 500; ++i) blocks.push_back(w.pool().allocate(captured, 50'000));
@@ -167,13 +161,13 @@ TEMPLATE_TEST_CASE("many frees in a capture are all made after it", "[contract][
     CHECK(w.pool().validate());
     CHECK(w.device.end_capture(captured));
     w.drain();
-    release_graph(w.bare(), capture);
+    w.release_captured(capture);
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("a capture that failed leaves nothing behind", "[contract][capture]", TENURE_POLICIES) {
+POLICY_TEST_CASE("a capture that failed leaves nothing behind", "[contract][capture]") {
     // Scenario 30: begin, allocate 20 MiB, the capture fails, the graph is gone, empty the pool.
-    policy_world<TestType> w;
+    policy_world w(subject);
     const stream_handle s = w.stream();
     const std::uint64_t capture = w.device.begin_capture(s);
     const allocate_result r = w.pool().try_allocate(s, 20_MiB);
@@ -181,13 +175,12 @@ TEMPLATE_TEST_CASE("a capture that failed leaves nothing behind", "[contract][ca
     CHECK_FALSE(w.device.end_capture(s));
     if (r) w.pool().deallocate(s, *r, 20_MiB);
     w.drain();
-    release_graph(w.bare(), capture);
+    w.release_captured(capture);
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("a pool may be destroyed with frees that still wait for a capture", "[contract][capture]",
-                   TENURE_POLICIES) {
-    policy_world<TestType> w;
+POLICY_TEST_CASE("a pool may be destroyed with frees that still wait for a capture", "[contract][capture]") {
+    policy_world w(subject);
     const stream_handle s = w.stream();
     void* const p = w.pool().allocate(s, 1_MiB);
     REQUIRE(w.device.synchronize(s) == status::ok);

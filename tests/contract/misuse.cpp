@@ -19,8 +19,7 @@ void* shifted(void* p, std::size_t bytes) {
 }
 
 /// Checks that every way to free `p` reports `kind` and changes nothing.
-template <class World>
-void every_free_reports(World& w, stream_handle s, void* p, std::size_t n, misuse_kind kind) {
+inline void every_free_reports(policy_world& w, stream_handle s, void* p, std::size_t n, misuse_kind kind) {
     misuse_log log;
     const usage_counters before = w.pool().usage();
     const auto live = w.pool().live();
@@ -53,8 +52,8 @@ void every_free_reports(World& w, stream_handle s, void* p, std::size_t n, misus
 
 } // namespace
 
-TEMPLATE_TEST_CASE("a double free is reported", "[contract][misuse]", TENURE_POLICIES) {
-    policy_world<TestType> w;
+POLICY_TEST_CASE("a double free is reported", "[contract][misuse]") {
+    policy_world w(subject);
     const stream_handle s = w.stream();
     for (const std::size_t n : {100_B, 3_MiB, 50_MiB}) {
         CAPTURE(n);
@@ -67,8 +66,8 @@ TEMPLATE_TEST_CASE("a double free is reported", "[contract][misuse]", TENURE_POL
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("a foreign pointer is reported", "[contract][misuse]", TENURE_POLICIES) {
-    policy_world<TestType> w;
+POLICY_TEST_CASE("a foreign pointer is reported", "[contract][misuse]") {
+    policy_world w(subject);
     const stream_handle s = w.stream();
     void* const own = w.pool().allocate(s, 1000);
     int host = 0;
@@ -80,9 +79,12 @@ TEMPLATE_TEST_CASE("a foreign pointer is reported", "[contract][misuse]", TENURE
     REQUIRE(raw);
     every_free_reports(w, s, *raw, 2_MiB, misuse_kind::foreign_pointer);
     {
-        typename policy_world<TestType>::policy other(w.device, TestType::options());
+        const std::unique_ptr<live_policy> holder = subject.make(w.device);
+        resource_ref other = holder->ref();
         void* const theirs = other.allocate(s, 1000);
-        every_free_reports(w, s, theirs, 1000, misuse_kind::foreign_pointer);
+        every_free_reports(w, s, theirs, 1000,
+                           w.traits.names_other_owner ? misuse_kind::wrong_arena
+                                                      : misuse_kind::foreign_pointer);
         CHECK(other.owns(theirs));
         CHECK_FALSE(w.pool().owns(theirs));
         other.deallocate(s, theirs, 1000);
@@ -93,8 +95,8 @@ TEMPLATE_TEST_CASE("a foreign pointer is reported", "[contract][misuse]", TENURE
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("an interior pointer is reported", "[contract][misuse]", TENURE_POLICIES) {
-    policy_world<TestType> w;
+POLICY_TEST_CASE("an interior pointer is reported", "[contract][misuse]") {
+    policy_world w(subject);
     const stream_handle s = w.stream();
     for (const std::size_t n : {1000_B, 5_MiB, 60_MiB}) {
         CAPTURE(n);
@@ -106,9 +108,8 @@ TEMPLATE_TEST_CASE("an interior pointer is reported", "[contract][misuse]", TENU
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("a free with another size is reported with the right one", "[contract][misuse]",
-                   TENURE_POLICIES) {
-    policy_world<TestType> w;
+POLICY_TEST_CASE("a free with another size is reported with the right one", "[contract][misuse]") {
+    policy_world w(subject);
     const stream_handle s = w.stream();
     void* const p = w.pool().allocate(s, 1000);
     for (const std::size_t wrong : {0_B, 1_B, 999_B, 1001_B, 1024_B, 5_MiB}) {
@@ -121,9 +122,8 @@ TEMPLATE_TEST_CASE("a free with another size is reported with the right one", "[
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("a stale free does not free the new owner of the address", "[contract][misuse]",
-                   TENURE_POLICIES) {
-    policy_world<TestType> w;
+POLICY_TEST_CASE("a stale free does not free the new owner of the address", "[contract][misuse]") {
+    policy_world w(subject);
     const stream_handle s = w.stream();
     void* const p = w.pool().allocate(s, 4096);
     w.pool().deallocate(s, p, 4096);
@@ -137,9 +137,8 @@ TEMPLATE_TEST_CASE("a stale free does not free the new owner of the address", "[
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("a recorded use of no block of ours is reported and harmless", "[contract][misuse]",
-                   TENURE_POLICIES) {
-    policy_world<TestType> w;
+POLICY_TEST_CASE("a recorded use of no block of ours is reported and harmless", "[contract][misuse]") {
+    policy_world w(subject);
     const stream_handle s = w.stream();
     void* const p = w.pool().allocate(s, 1000);
     const usage_counters before = w.pool().usage();
@@ -155,8 +154,8 @@ TEMPLATE_TEST_CASE("a recorded use of no block of ours is reported and harmless"
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("release frees a block of any size, once", "[contract][misuse]", TENURE_POLICIES) {
-    policy_world<TestType> w;
+POLICY_TEST_CASE("release frees a block of any size, once", "[contract][misuse]") {
+    policy_world w(subject);
     misuse_log log;
     const stream_handle s = w.stream();
     for (const std::size_t n : {1_B, 4097_B, 2_MiB, 70_MiB}) {

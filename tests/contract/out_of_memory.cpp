@@ -30,9 +30,8 @@ inline std::map<std::uint64_t, std::size_t> blocks_shown(const memory_snapshot& 
 
 } // namespace
 
-TEMPLATE_TEST_CASE("an allocation larger than the device fails with what is known", "[contract][oom]",
-                   TENURE_POLICIES) {
-    policy_world<TestType> w(device_of(256_MiB));
+POLICY_TEST_CASE("an allocation larger than the device fails with what is known", "[contract][oom]") {
+    policy_world w(subject, device_of(256_MiB));
     const stream_handle s = w.stream();
     void* const p = w.pool().allocate(s, 1_MiB);
     const allocate_result r = w.pool().try_allocate(s, 300_MiB + 1);
@@ -53,8 +52,8 @@ TEMPLATE_TEST_CASE("an allocation larger than the device fails with what is know
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("a failing allocation changes nothing", "[contract][oom]", TENURE_POLICIES) {
-    policy_world<TestType> w(device_of(256_MiB));
+POLICY_TEST_CASE("a failing allocation changes nothing", "[contract][oom]") {
+    policy_world w(subject, device_of(256_MiB));
     const stream_handle s = w.stream();
     const stream_handle other = w.stream();
     std::vector<void*> blocks;
@@ -86,9 +85,8 @@ TEMPLATE_TEST_CASE("a failing allocation changes nothing", "[contract][oom]", TE
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("a full device gives memory again as soon as some is freed", "[contract][oom]",
-                   TENURE_POLICIES) {
-    policy_world<TestType> w(device_of(512_MiB));
+POLICY_TEST_CASE("a full device gives memory again as soon as some is freed", "[contract][oom]") {
+    policy_world w(subject, device_of(512_MiB));
     const stream_handle s = w.stream();
     std::vector<void*> blocks;
     for (;;) {
@@ -108,11 +106,10 @@ TEMPLATE_TEST_CASE("a full device gives memory again as soon as some is freed", 
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("cached memory of other sizes does not stand in the way", "[contract][oom]",
-                   TENURE_POLICIES) {
+POLICY_TEST_CASE("cached memory of other sizes does not stand in the way", "[contract][oom]") {
     // Scenario 6: cap 80, 60 MiB freed, then 70 MiB. (The device here is a little larger, for rounding to
     // segments.)
-    policy_world<TestType> w(device_of(128_MiB));
+    policy_world w(subject, device_of(128_MiB));
     const stream_handle s = w.stream();
     void* const a = w.pool().allocate(s, 60_MiB);
     w.pool().deallocate(s, a, 60_MiB);
@@ -123,10 +120,10 @@ TEMPLATE_TEST_CASE("cached memory of other sizes does not stand in the way", "[c
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("sizes that change from round to round do not grow the pool without bound",
-                   "[contract][oom]", TENURE_POLICIES) {
+POLICY_TEST_CASE("sizes that change from round to round do not grow the pool without bound",
+                 "[contract][oom]") {
     // Scenario 25: sizes 1..700 with interleaved lifetimes on a device a few times as large as what lives.
-    policy_world<TestType> w(device_of(1_GiB));
+    policy_world w(subject, device_of(1_GiB));
     const stream_handle s = w.stream();
     std::vector<std::pair<void*, std::size_t>> live;
     std::size_t state = 1;
@@ -146,9 +143,8 @@ TEMPLATE_TEST_CASE("sizes that change from round to round do not grow the pool w
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("a failure names the largest free block and what is pending", "[contract][oom]",
-                   TENURE_POLICIES) {
-    policy_world<TestType> w(device_of(256_MiB));
+POLICY_TEST_CASE("a failure names the largest free block and what is pending", "[contract][oom]") {
+    policy_world w(subject, device_of(256_MiB));
     const stream_handle s = w.stream();
     const stream_handle busy = w.stream();
     void* const a = w.pool().allocate(s, 32_MiB);

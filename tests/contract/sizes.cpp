@@ -13,8 +13,8 @@
 using namespace tenure;
 using namespace tenure::test;
 
-TEMPLATE_TEST_CASE("zero bytes are null and charge nothing", "[contract][sizes]", TENURE_POLICIES) {
-    policy_world<TestType> w;
+POLICY_TEST_CASE("zero bytes are null and charge nothing", "[contract][sizes]") {
+    policy_world w(subject);
     const stream_handle s = w.stream();
     const usage_counters before = w.pool().usage();
     CHECK(w.pool().allocate(s, 0) == nullptr);
@@ -26,8 +26,8 @@ TEMPLATE_TEST_CASE("zero bytes are null and charge nothing", "[contract][sizes]"
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("freeing null does nothing", "[contract][sizes]", TENURE_POLICIES) {
-    policy_world<TestType> w;
+POLICY_TEST_CASE("freeing null does nothing", "[contract][sizes]") {
+    policy_world w(subject);
     misuse_log log;
     const stream_handle s = w.stream();
     const usage_counters before = w.pool().usage();
@@ -43,9 +43,8 @@ TEMPLATE_TEST_CASE("freeing null does nothing", "[contract][sizes]", TENURE_POLI
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("every size is served, from one byte to more than 4 GiB", "[contract][sizes]",
-                   TENURE_POLICIES) {
-    policy_world<TestType> w;
+POLICY_TEST_CASE("every size is served, from one byte to more than 4 GiB", "[contract][sizes]") {
+    policy_world w(subject);
     const stream_handle s = w.stream();
     std::vector<std::size_t> sizes;
     for (unsigned power = 0; power <= 32; ++power)
@@ -69,9 +68,8 @@ TEMPLATE_TEST_CASE("every size is served, from one byte to more than 4 GiB", "[c
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("a block smaller and one larger than 4 GiB live side by side", "[contract][sizes]",
-                   TENURE_POLICIES) {
-    policy_world<TestType> w;
+POLICY_TEST_CASE("a block smaller and one larger than 4 GiB live side by side", "[contract][sizes]") {
+    policy_world w(subject);
     const stream_handle s = w.stream();
     std::vector<std::size_t> sizes{4_GiB - 1, 5_GiB, 1, 4_GiB + 1, 17_GiB, 512};
     std::vector<void*> blocks;
@@ -82,9 +80,8 @@ TEMPLATE_TEST_CASE("a block smaller and one larger than 4 GiB live side by side"
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("every alignment is honoured, from one byte to 1 GiB", "[contract][sizes]",
-                   TENURE_POLICIES) {
-    policy_world<TestType> w;
+POLICY_TEST_CASE("every alignment is honoured, from one byte to 1 GiB", "[contract][sizes]") {
+    policy_world w(subject);
     const stream_handle s = w.stream();
     struct request {
         std::size_t n;
@@ -104,7 +101,7 @@ TEMPLATE_TEST_CASE("every alignment is honoured, from one byte to 1 GiB", "[cont
             live.pop_back();
         }
     CHECK(w.pool().validate());
-    CHECK(disagreement(w.pool().snapshot(), w.pool().usage(), w.traits) == "");
+    CHECK(disagreement(w.pool().snapshot(), w.pool().usage(), w.traits, 64_GiB) == "");
     for (const request& r : live) {
         CHECK(w.pool().owns(r.p));
         w.pool().deallocate(s, r.p, r.n, r.a);
@@ -112,9 +109,8 @@ TEMPLATE_TEST_CASE("every alignment is honoured, from one byte to 1 GiB", "[cont
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("blocks say nothing of alignment and get what cudaMalloc gives", "[contract][sizes]",
-                   TENURE_POLICIES) {
-    policy_world<TestType> w;
+POLICY_TEST_CASE("blocks say nothing of alignment and get what cudaMalloc gives", "[contract][sizes]") {
+    policy_world w(subject);
     const stream_handle s = w.stream();
     std::vector<void*> blocks;
     for (int i = 0; i < 64; ++i) {
@@ -126,9 +122,8 @@ TEMPLATE_TEST_CASE("blocks say nothing of alignment and get what cudaMalloc give
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("an alignment that is no power of two, or too large, is refused", "[contract][sizes]",
-                   TENURE_POLICIES) {
-    policy_world<TestType> w;
+POLICY_TEST_CASE("an alignment that is no power of two, or too large, is refused", "[contract][sizes]") {
+    policy_world w(subject);
     const stream_handle s = w.stream();
     void* const kept = w.pool().allocate(s, 1000);
     const usage_counters before = w.pool().usage();
@@ -151,9 +146,8 @@ TEMPLATE_TEST_CASE("an alignment that is no power of two, or too large, is refus
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("sizes that overflow when rounded are refused, never wrapped", "[contract][sizes]",
-                   TENURE_POLICIES) {
-    policy_world<TestType> w;
+POLICY_TEST_CASE("sizes that overflow when rounded are refused, never wrapped", "[contract][sizes]") {
+    policy_world w(subject);
     const stream_handle s = w.stream();
     void* const kept = w.pool().allocate(s, 1000);
     const std::size_t top = std::numeric_limits<std::size_t>::max();
@@ -181,8 +175,8 @@ TEMPLATE_TEST_CASE("sizes that overflow when rounded are refused, never wrapped"
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("live blocks never overlap", "[contract][sizes]", TENURE_POLICIES) {
-    policy_world<TestType> w; // whose book compares every new block with all live ones
+POLICY_TEST_CASE("live blocks never overlap", "[contract][sizes]") {
+    policy_world w(subject); // whose book compares every new block with all live ones
     const stream_handle s = w.stream();
     struct request {
         std::size_t n;

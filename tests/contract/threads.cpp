@@ -1,7 +1,7 @@
 /// Contract: everything is thread-safe. Run under ThreadSanitizer too.
 ///
-/// Each test exists twice: watched, where the overlap check judges what threads do to each other's memory,
-/// and bare, where no lock of the watcher's own brings an order between threads that the policy might lack.
+/// Each test exists twice: watched, where the overlap check judges what threads do to each other's memory, and bare,
+/// where no lock of the watcher's own brings an order between threads that the policy might lack.
 
 #include <tenure/core/bits.hpp>
 
@@ -108,10 +108,9 @@ void hammer(Resource& r, sim::device& device, const std::vector<stream_handle>& 
 
 } // namespace
 
-TEMPLATE_TEST_CASE("eight threads with own and shared streams, watched", "[contract][threads]",
-                   TENURE_POLICIES) {
+POLICY_TEST_CASE("eight threads with own and shared streams, watched", "[contract][threads]") {
     CAPTURE(seed());
-    policy_world<TestType> w;
+    policy_world w(subject);
     std::vector<stream_handle> own;
     for (unsigned t = 0; t < threads; ++t) own.push_back(w.stream());
     const stream_handle shared = w.stream();
@@ -123,10 +122,9 @@ TEMPLATE_TEST_CASE("eight threads with own and shared streams, watched", "[contr
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("eight threads with own and shared streams, bare", "[contract][threads]",
-                   TENURE_POLICIES) {
+POLICY_TEST_CASE("eight threads with own and shared streams, bare", "[contract][threads]") {
     CAPTURE(seed());
-    policy_world<TestType> w;
+    policy_world w(subject);
     std::vector<stream_handle> own;
     for (unsigned t = 0; t < threads; ++t) own.push_back(w.stream());
     const stream_handle shared = w.stream();
@@ -138,9 +136,8 @@ TEMPLATE_TEST_CASE("eight threads with own and shared streams, bare", "[contract
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("of many threads that free one block, one succeeds", "[contract][threads]",
-                   TENURE_POLICIES) {
-    policy_world<TestType> w;
+POLICY_TEST_CASE("of many threads that free one block, one succeeds", "[contract][threads]") {
+    policy_world w(subject);
     const stream_handle s = w.stream();
     for (int round = 0; round < 20; ++round) {
         void* const p = w.bare().allocate(s, 4096);
@@ -153,10 +150,9 @@ TEMPLATE_TEST_CASE("of many threads that free one block, one succeeds", "[contra
     w.finish();
 }
 
-TEMPLATE_TEST_CASE("threads that race for a nearly full device fail cleanly", "[contract][threads]",
-                   TENURE_POLICIES) {
+POLICY_TEST_CASE("threads that race for a nearly full device fail cleanly", "[contract][threads]") {
     CAPTURE(seed());
-    policy_world<TestType> w({.capacity = 512_MiB, .cost = sim::costs::zero()});
+    policy_world w(subject, {.capacity = 512_MiB, .cost = sim::costs::zero()});
     std::vector<stream_handle> own;
     for (unsigned t = 0; t < threads; ++t) own.push_back(w.stream());
     std::atomic<std::uint64_t> wrong{0};

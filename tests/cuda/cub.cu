@@ -95,7 +95,8 @@ int main() {
     TENURE_CHECK(sum(cuda::std::execution::env{cuda::stream_ref{stream}, mr}) == count);
     TENURE_CHECK(memory.allocations() == before + 1);
     TENURE_CHECK(memory.last_stream() == stream);
-    TENURE_CHECK(memory.last_alignment() == alignof(std::max_align_t));
+    // 16 or 256, as the version of CUB has it: whatever it is, it arrives.
+    TENURE_CHECK(memory.last_alignment() >= alignof(std::max_align_t));
     TENURE_CHECK(memory.live() == 2);
 
     TENURE_CHECK(sum(mr) == count); // the handle alone is an environment, on the default stream

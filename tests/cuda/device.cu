@@ -120,7 +120,8 @@ void errors_of_the_application_stay(gpu& d) {
     spin<<<1, 1, 0, s>>>(about_100_ms);
     TENURE_CHECK(d.record(*e, s) == status::ok);
     spin<<<1, 1 << 20, 0, s>>>(0); // no GPU has blocks of that size
-    TENURE_REQUIRE(cudaPeekAtLastError() == cudaErrorInvalidConfiguration);
+    const cudaError_t theirs = cudaPeekAtLastError();
+    TENURE_REQUIRE(theirs != cudaSuccess);
 
     TENURE_CHECK(d.query(*e) == status::not_ready);
     TENURE_CHECK(d.describe(s).has_value());
@@ -128,7 +129,7 @@ void errors_of_the_application_stay(gpu& d) {
     TENURE_CHECK(p.has_value());
     TENURE_CHECK(d.deallocate(*p, 2_MiB) == status::ok);
     TENURE_CHECK(d.synchronize(*e) == status::ok);
-    TENURE_CHECK(cudaGetLastError() == cudaErrorInvalidConfiguration);
+    TENURE_CHECK(cudaGetLastError() == theirs);
 
     TENURE_CHECK(d.destroy_event(*e) == status::ok);
     TENURE_CHECK(cudaStreamDestroy(s) == cudaSuccess);

@@ -1,6 +1,5 @@
 /// \file
-/// Random programs over every layout, against the oracle of intervals. A new layout joins by a line in
-/// `layouts`.
+/// Random programs over every layout, against the oracle of intervals. A new layout joins each list of types.
 
 #include "support/catch.hpp"
 #include "support/layout_oracle.hpp"
@@ -22,8 +21,8 @@ template <>
 struct layout_traits<layout::buddy> : exact_layout_traits {
     static constexpr bool merges_fully = false;
 
-    /// The base of the block's range is not known here, but a block of at least `a` bytes is aligned if and
-    /// only if its base is.
+    /// The base of the block's range is not known here, but a block of at least `a` bytes is aligned if and only if
+    /// its base is.
     template <class L>
     static bool could_hold(const layout::block_view& block, std::size_t n, std::size_t a) {
         return L::rounded(n, a) <= block.size && is_aligned(block.offset, a);
@@ -63,4 +62,10 @@ TEMPLATE_TEST_CASE("random programs in a narrow space agree with the oracle", "[
         CAPTURE(round);
         test::layout_program<TestType>(test::seed() + round, test::narrow_program()).run();
     }
+}
+
+TEMPLATE_TEST_CASE("random programs with many blocks agree with the oracle", "[layout][model]", //
+                   layout::best_fit, layout::bitmap, layout::buddy, layout::slab) {
+    CAPTURE(test::seed());
+    test::layout_program<TestType>(test::seed(), test::dense_program()).run();
 }

@@ -12,9 +12,9 @@
 ///   2. refuses the correct free of a live block,
 ///   3. accepts a free that is wrong.
 ///
-/// A block leaves the book before the resource hears of its free, and enters it after the resource has handed
-/// it out; so threads may share one, and no complaint is made up by their interleaving. Thread-safety:
-/// thread-safe.
+/// A block leaves the book before the resource hears of its free, and enters it after the resource has handed it out;
+/// so threads may share one, and no complaint is made up by their interleaving.
+/// Thread-safety: thread-safe.
 
 #include <tenure/core/bits.hpp>
 #include <tenure/device/sim_device.hpp>
@@ -100,35 +100,38 @@ class checked_resource {
         resource_->deallocate_sync(p, n, a);
     }
 
+    /// A block of `allocate_sync` is no stream's: its recorded uses are waited for, no others.
     void release(void* p) noexcept {
         if (const std::optional<live_block> b = leave(p, std::nullopt))
-            b->sync ? device_->block_freed_sync(p) : device_->block_freed(p, b->stream);
+            device_->block_freed(p, b->sync ? no_stream() : b->stream);
         resource_->release(p);
     }
 
     void record_use(void* p, stream_handle s) noexcept { resource_->record_use(p, s); }
 
-    /// Effects: work of the given length on `s`, which uses the block; `record_use` first where the contract
-    /// asks for it.
+    /// Effects: work of the given length on `s`, which uses the block; `record_use` first where the contract asks for
+    /// it.
     void use(void* p, stream_handle s, std::chrono::nanoseconds length) {
         record_use(p, s);
         use_own(p, s, length);
     }
 
-    /// The same without `record_use`: on a stream that is in order with the block's allocation and free
-    /// anyway.
+    /// The same without `record_use`: on a stream that is in order with the block's allocation and free anyway.
     void use_own(void* p, stream_handle s, std::chrono::nanoseconds length) {
         device_->launch(s, length);
         device_->block_used(p, s);
     }
 
-    [[nodiscard]] bool owns(const void* p) const noexcept { return resource_->owns(p); }
+    [[nodiscard]] bool owns(void* p) const noexcept { return resource_->owns(p); }
     [[nodiscard]] usage_counters usage() const { return resource_->usage(); }
     std::size_t trim(std::size_t keep) { return resource_->trim(keep); }
     [[nodiscard]] memory_snapshot snapshot() const { return resource_->snapshot(); }
     [[nodiscard]] bool validate() const noexcept { return resource_->validate(); }
 
   private:
+    /// A handle that never is a stream's.
+    static stream_handle no_stream() noexcept { return static_cast<stream_handle>(to_pointer(1)); }
+
     static std::string name(const void* p, std::size_t n) {
         std::ostringstream text;
         text << p << " (" << n << " bytes)";

@@ -1,13 +1,14 @@
 #pragma once
 
 /// \file
-/// `direct_resource`: the simplest model of `tenure::resource`: every block is an allocation of the device,
-/// and every free gives it back. It shows that the contract asks for nothing that needs a pool, and is what
-/// pools are measured against.
+/// `direct_resource`: the simplest model of `tenure::resource`: every block is an allocation of the device, and every
+/// free gives it back. It shows that the contract asks for nothing that needs a pool, and is what pools are measured
+/// against.
 ///
-/// The device waits for all its work when memory goes back to it, so no order between streams is left to
-/// keep. A free that the device refuses (work that never ends, a capture) is kept and tried again by later
-/// calls. Thread-safety: thread-safe.
+/// The device waits for all its work when memory goes back to it, so no order between streams is left to keep. A free
+/// that the device refuses (work that never ends) is kept and tried again by later calls. What a graph uses that is
+/// being captured is kept until `release_captured`.
+/// Thread-safety: thread-safe.
 
 #include <tenure/core.hpp>
 #include <tenure/device/device.hpp>
@@ -45,6 +46,10 @@ class direct_resource {
             refused_.push_back(b);
             usage_.pending += b.bytes;
         }
+        for (block& b : captured_) {
+            refused_.push_back(b);
+            usage_.pending += b.bytes;
+        }
         retry();
         retry();
     }
@@ -55,7 +60,7 @@ class direct_resource {
         return *r;
     }
 
-    allocate_result try_allocate(stream_handle, std::size_t n, std::size_t a = default_alignment) noexcept {
+    allocate_result try_allocate(stream_handle s, std::size_t n, std::size_t a = default_alignment) noexcept {
         if (n == 0) return static_cast<void*>(nullptr);
         allocation_failure f{.requested = n, .rounded = n};
         if (!is_power_of_two(a) || a > max_alignment) {
@@ -68,8 +73,12 @@ class direct_resource {
         f.rounded = bytes;
         const std::lock_guard lock(mutex_);
         retry();
-        result<void*, status> got =
-            bytes > max_block_bytes ? result<void*, status>(status::out_of_memory) : device_->allocate(bytes);
+        const result<stream_state, status> state = device_->describe(s);
+        result<void*, status> got = status::out_of_memory;
+        if (!state)
+            got = state.error();
+        else if (bytes <= max_block_bytes)
+            got = device_->allocate(bytes);
         if (!got) {
             ++usage_.failures;
             f.driver_status = got.error();
@@ -83,8 +92,7 @@ class direct_resource {
             return f;
         }
         const std::uint64_t address = round_up(to_address(*got), a);
-        refused_.reserve(live_.size() + refused_.size() + 1);
-        live_.insert({address, {*got, n, bytes}});
+        live_.insert({address, {*got, n, bytes, state->capture, {}}});
         known_.push_back({to_address(*got), to_address(*got) + bytes});
         usage_.requested.add(n);
         usage_.allocated.add(bytes);
@@ -98,18 +106,40 @@ class direct_resource {
         return allocate(default_stream, n, a);
     }
 
-    deallocate_result try_deallocate(stream_handle, void* p, std::size_t n,
+    deallocate_result try_deallocate(stream_handle s, void* p, std::size_t n,
                                      std::size_t = default_alignment) noexcept {
-        return take_back(p, n);
+        return take_back(s, p, n);
     }
-    void deallocate(stream_handle, void* p, std::size_t n, std::size_t = default_alignment) noexcept {
-        report(take_back(p, n));
+    void deallocate(stream_handle s, void* p, std::size_t n, std::size_t = default_alignment) noexcept {
+        report(take_back(s, p, n));
     }
     void deallocate_sync(void* p, std::size_t n, std::size_t = default_alignment) noexcept {
-        report(take_back(p, n));
+        report(take_back(default_stream, p, n));
     }
-    void release(void* p) noexcept { report(take_back(p, no_limit)); }
-    void record_use(void*, stream_handle) noexcept {} // giving memory back waits for every stream
+    void release(void* p) noexcept { report(take_back(default_stream, p, no_limit)); }
+
+    /// Only for captures: giving memory back waits for the work of every stream.
+    void record_use(void* p, stream_handle s) noexcept {
+        const std::lock_guard lock(mutex_);
+        if (const auto it = live_.find(to_address(p)); it != live_.end()) it->second.users.push_back(s);
+    }
+
+    /// Effects: the graphs made from this capture are gone and their work is over.
+    void release_captured(std::uint64_t capture) noexcept {
+        const std::lock_guard lock(mutex_);
+        for (std::size_t i = 0; i < captured_.size();) {
+            if (captured_[i].capture != capture) {
+                ++i;
+                continue;
+            }
+            usage_.captured -= captured_[i].bytes;
+            usage_.pending += captured_[i].bytes;
+            refused_.push_back(captured_[i]);
+            captured_[i] = captured_.back();
+            captured_.pop_back();
+        }
+        retry();
+    }
 
     [[nodiscard]] bool owns(const void* p) const noexcept {
         const std::lock_guard lock(mutex_);
@@ -137,6 +167,7 @@ class direct_resource {
         };
         for (const auto& [address, b] : live_) add(b, b.requested, block_state::allocated);
         for (const block& b : refused_) add(b, 0, block_state::pending);
+        for (const block& b : captured_) add(b, 0, block_state::captured);
         std::sort(picture.segments.begin(), picture.segments.end(),
                   [](const auto& x, const auto& y) { return x.address < y.address; });
         return picture;
@@ -145,7 +176,7 @@ class direct_resource {
     [[nodiscard]] bool validate() const noexcept {
         const std::lock_guard lock(mutex_);
         return usage_.blocks.current == live_.size() &&
-               usage_.segments.current == live_.size() + refused_.size() &&
+               usage_.segments.current == live_.size() + refused_.size() + captured_.size() &&
                usage_.allocated.current == usage_.reserved.current;
     }
 
@@ -154,6 +185,8 @@ class direct_resource {
         void* base;
         std::size_t requested;
         std::size_t bytes;
+        std::uint64_t capture; ///< a graph that uses it; 0: none
+        std::vector<stream_handle> users;
     };
     struct extent {
         std::uint64_t begin;
@@ -164,7 +197,7 @@ class direct_resource {
         if (!r) report_misuse(r.error());
     }
 
-    deallocate_result take_back(void* p, std::size_t n) noexcept {
+    deallocate_result take_back(stream_handle s, void* p, std::size_t n) noexcept {
         if (p == nullptr) return freed{};
         const std::lock_guard lock(mutex_);
         const std::uint64_t address = to_address(p);
@@ -185,9 +218,19 @@ class direct_resource {
                           .expected = it->second.requested};
         usage_.requested.subtract(it->second.requested);
         usage_.blocks.subtract(1);
-        usage_.pending += it->second.bytes;
-        refused_.push_back(it->second);
+        block b = it->second;
         live_.erase(it);
+        b.users.push_back(s);
+        for (const stream_handle user : b.users)
+            if (const auto state = device_->describe(user); state && state->capturing())
+                b.capture = state->capture;
+        if (b.capture != 0) {
+            usage_.captured += b.bytes;
+            captured_.push_back(b);
+            return freed{};
+        }
+        usage_.pending += b.bytes;
+        refused_.push_back(b);
         retry();
         return freed{};
     }
@@ -212,6 +255,7 @@ class direct_resource {
     mutable std::mutex mutex_;
     std::map<std::uint64_t, block> live_;
     std::vector<block> refused_;
+    std::vector<block> captured_;
     std::vector<extent> known_;
     usage_counters usage_;
 };

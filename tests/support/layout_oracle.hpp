@@ -3,10 +3,9 @@
 /// \file
 /// The oracle for layouts: a map of intervals, obviously right and slow.
 ///
-/// It knows ranges and coloured bytes and nothing of any layout's structure: a free interval is as long as
-/// the run of bytes of one colour inside one range. `see` compares all that a layout says about itself with
-/// it. What is special about a layout stands in its `layout_traits`, so that a new one joins the model test
-/// by a line.
+/// It knows ranges and coloured bytes and nothing of any layout's structure: a free interval is as long as the run of
+/// bytes of one colour inside one range. `see` compares all that a layout says about itself with it. What is special
+/// about a layout stands in its `layout_traits`, so that a new one joins the model test by a line.
 ///
 /// Every check returns a complaint; empty means that all is well.
 
@@ -26,15 +25,12 @@
 
 namespace tenure::test {
 
-/// What the model test may expect of a layout beyond the concept. Specialise (by inheriting) where one
-/// differs.
+/// What the model test may expect of a layout beyond the concept. Specialise (by inheriting) where one differs.
 struct exact_layout_traits {
-    /// Every two free neighbours of one domain in one range are one block, so that `absorb` has one right
-    /// answer.
+    /// Every two free neighbours of one domain in one range are one block, so that `absorb` has one right answer.
     static constexpr bool merges_fully = true;
 
-    /// The free block taken is the smallest that can hold the request, the lowest among equals, and its
-    /// front.
+    /// The free block taken is the smallest that can hold the request, the lowest among equals, and its front.
     static constexpr bool best_fit = false;
 
     /// A block is `rounded` bytes large, never more.
@@ -43,8 +39,7 @@ struct exact_layout_traits {
     /// `largest_free` is the size of the largest free block that `for_each_block` shows.
     static constexpr bool largest_is_exact = true;
 
-    /// Returns: whether the free block could hold n bytes at alignment a. If so, `allocate` must not say "no
-    /// space".
+    /// Returns: whether the free block could hold n bytes at alignment a. If so, `allocate` must not say "no space".
     template <class L>
     static bool could_hold(const layout::block_view& block, std::size_t n, std::size_t a) {
         const std::uint64_t start = round_up(block.offset, std::max(a, layout::granule));
@@ -154,8 +149,8 @@ class layout_oracle {
         }
     }
 
-    /// For layouts that merge less than fully: takes over how the layout answered `absorb(into, from)`, if
-    /// that answer changed nothing but bytes of `from` to `into`.
+    /// For layouts that merge less than fully: takes over how the layout answered `absorb(into, from)`, if that
+    /// answer changed nothing but bytes of `from` to `into`.
     template <class L>
     [[nodiscard]] std::string adopt_absorb(const L& l, layout::domain into, layout::domain from) {
         interval_map now = canonical(blocks_of(l));
@@ -176,8 +171,7 @@ class layout_oracle {
         return {};
     }
 
-    /// Returns: the free block that exact best fit must take, as the address it hands out; none if nothing
-    /// fits.
+    /// Returns: the free block that exact best fit must take, as the address it hands out; none if nothing fits.
     template <class L>
     [[nodiscard]] std::optional<layout::address> best_fit(std::size_t n, std::size_t a,
                                                           std::span<const layout::domain> domains) const {

@@ -228,4 +228,16 @@ inline program_options narrow_program() {
             .domains = 3};
 }
 
+/// One domain for nearly everything and many blocks in it: what a domain has an index for.
+inline program_options dense_program() {
+    return {.steps = 2500,
+            .space = layout::address{1} << 23,
+            .largest_range = std::size_t{1} << 22,
+            .largest_request = std::size_t{1} << 13,
+            .largest_alignment = std::size_t{1} << 12,
+            .ranges = 4,
+            .live_blocks = 500,
+            .domains = 2};
+}
+
 } // namespace tenure::test

@@ -1,26 +1,24 @@
 #pragma once
 
 /// \file
-/// The policies that every suite of the contract runs over, one line each in `TENURE_POLICIES`:
+/// The policies that every suite of the contract runs over, and in which points they may differ.
 ///
-///     TEMPLATE_TEST_CASE("...", "[contract]", TENURE_POLICIES) { ... TestType::policy<sim::device> ... }
+///     POLICY_TEST_CASE("...", "[contract]") { policy_world w(subject); ... }
 ///
-/// To add a policy: a struct with its name, its template and its options for tests, and its name in the list.
-/// Where a policy legitimately differs from the others it says so with a reason, `.x = because("...")`; the
-/// suite then checks the difference instead of the rule, and shows the reason when that fails. Nothing is
-/// skipped silently.
+/// is one test case for each policy of the list. Its body is compiled once: the policies stand behind
+/// `policy_subject`, and are instantiated in one file for each suite, which includes `policy_subjects.hpp`.
+///
+/// To add a policy: its name in `TENURE_POLICIES`, and one line in `policy_subjects.hpp`. Where a policy
+/// legitimately differs from the others it says so with a reason, `.x = because("...")`; the suite then checks the
+/// difference instead of the rule, and shows the reason when that fails. Nothing is skipped silently.
 
 #include <tenure/device/sim_device.hpp>
-#include <tenure/policy/async_pool.hpp>
-#include <tenure/policy/best_fit_pool.hpp>
-#include <tenure/policy/binned.hpp>
-#include <tenure/policy/caching_pool.hpp>
-#include <tenure/resource/resource.hpp>
-#include <tenure/tenancy/arena.hpp>
+#include <tenure/resource/resource_ref.hpp>
 
-#include <utility>
+#include "support/catch.hpp"
 
-#include "support/direct_resource.hpp"
+#include <cstdint>
+#include <memory>
 
 namespace tenure::test {
 
@@ -44,87 +42,68 @@ struct policy_traits {
     deviation does_not_know_largest_free{};
     /// A failure that frees pending on other streams would avert is not named `stream_pending`.
     deviation does_not_know_pending{};
-    /// Freed memory that other streams' work still delays is not counted in `usage().pending`.
-    deviation leaves_pending_to_driver{};
-    /// Peaks are upper bounds.
-    deviation sums_peaks{};
+    /// Peaks are upper bounds, and destruction is reported by each part.
+    deviation has_parts{};
+    /// Free memory serves only the stream that has it, until it goes back to the device.
+    deviation does_not_share{};
+    /// A pointer of another pool of the same kind is a `wrong_arena`.
+    deviation names_other_owner{};
+    /// An alignment beyond the device's granularity costs bytes that are reserved and in no block.
+    deviation pads_segments{};
+    /// Bytes kept for captured graphs are counted beside `allocated`, not in it.
+    deviation counts_captured_apart{};
     /// `release` asks the stream of the allocation, so that stream must exist.
     deviation release_needs_stream{};
 };
 
-/// Every block a device allocation: the contract without a pool.
-struct direct {
-    template <class Device>
-    using policy = direct_resource<Device>;
-    static constexpr policy_traits traits{
-        .keeps_nothing = because("every block is an allocation of the device"),
-        .does_not_know_largest_free = because("it holds nothing free"),
-    };
-    static direct_options options() { return {}; }
+/// A policy that lives on a device.
+class live_policy {
+  public:
+    virtual ~live_policy() = default;
+    [[nodiscard]] virtual resource_ref ref() = 0;
+    /// Effects: what the policy keeps for a graph may be reused from now on, where it keeps anything.
+    virtual void release_captured(std::uint64_t capture) = 0;
 };
 
-struct async {
-    template <class Device>
-    using policy = async_pool<Device>;
-    static constexpr policy_traits traits{
-        .refuses_in_capture = because("an allocation node of a graph bypasses every limit"),
-        .shows_only_blocks = because("the driver does not show what it holds free"),
-        .does_not_know_largest_free = because("the driver does not tell"),
-        .does_not_know_pending = because("the driver does not tell pending from fragmented"),
-        .leaves_pending_to_driver = because("the driver orders frees by itself"),
-        .release_needs_stream = because("the driver's free names a stream"),
-    };
-    static async_options options() { return {}; }
+/// A policy of the list.
+struct policy_subject {
+    policy_traits traits;
+    std::unique_ptr<live_policy> (*make)(sim::device&);
 };
 
-struct best_fit {
-    template <class Device>
-    using policy = best_fit_pool<Device>;
-    static constexpr policy_traits traits{};
-    static pool_options options() { return {}; }
-};
-
-struct exact_best_fit {
-    template <class Device>
-    using policy = exact_best_fit_pool<Device>;
-    static constexpr policy_traits traits{};
-    static pool_options options() { return {}; }
-};
-
-struct caching {
-    template <class Device>
-    using policy = caching_pool<Device>;
-    static constexpr policy_traits traits{};
-    static caching_options options() { return {}; }
-};
-
-struct binned_best_fit_caching {
-    template <class Device>
-    using policy = binned<best_fit_pool<Device>, caching_pool<Device>>;
-    static constexpr policy_traits traits{
-        .sums_peaks = because("its parts may have their peaks at different times"),
-    };
-    static typename policy<sim::device>::options_type options() { return {}; }
-};
-
-/// The arena around a policy of the list, without a limit: it promises all that the policy does.
-template <class Subject>
-struct arena_of {
-    template <class Device>
-    struct policy : arena<Subject::template policy, Device> {
-        using options_type = typename arena<Subject::template policy, Device>::policy_options;
-        explicit policy(Device& device, options_type options = {})
-            : arena<Subject::template policy, Device>(device, {.name = "tenant"}, std::move(options)) {}
-    };
-    static constexpr policy_traits traits = Subject::traits;
-    static auto options() { return Subject::options(); }
-};
-using arena_of_best_fit = arena_of<best_fit>;
-using arena_of_async = arena_of<async>;
+/// Returns: the policy of that name. Defined in `policy_subjects.hpp`.
+template <class Name>
+const policy_subject& subject_of();
 
 } // namespace tenure::test
 
+namespace policy {
+struct direct;
+struct async;
+struct best_fit;
+struct exact_best_fit;
+struct buddy;
+struct slab;
+struct caching;
+struct caching_sharing;
+struct binned;
+struct arena_of_best_fit;
+struct arena_of_caching;
+struct arena_of_async;
+} // namespace policy
+
 #define TENURE_POLICIES                                                                                      \
-    tenure::test::direct, tenure::test::async, tenure::test::best_fit, tenure::test::exact_best_fit,         \
-        tenure::test::caching, tenure::test::binned_best_fit_caching, tenure::test::arena_of_best_fit,       \
-        tenure::test::arena_of_async
+    policy::direct, policy::async, policy::best_fit, policy::exact_best_fit, policy::buddy, policy::slab,    \
+        policy::caching, policy::caching_sharing, policy::binned, policy::arena_of_best_fit,                 \
+        policy::arena_of_caching, policy::arena_of_async
+
+#define TENURE_POLICY_TEST_NAME_2(line) policy_test_##line
+#define TENURE_POLICY_TEST_NAME_1(line) TENURE_POLICY_TEST_NAME_2(line)
+
+/// A test case for each policy, with `subject` in its body.
+#define POLICY_TEST_CASE(name, tags)                                                                         \
+    static void TENURE_POLICY_TEST_NAME_1(__LINE__)(const tenure::test::policy_subject& subject);            \
+    TEMPLATE_TEST_CASE(name, tags, TENURE_POLICIES) {                                                        \
+        TENURE_POLICY_TEST_NAME_1(__LINE__)(tenure::test::subject_of<TestType>());                           \
+    }                                                                                                        \
+    static void TENURE_POLICY_TEST_NAME_1(__LINE__)(const tenure::test::policy_subject& subject)

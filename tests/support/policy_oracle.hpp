@@ -4,14 +4,14 @@
 /// Random programs for policies, and a simple oracle of what a policy must answer.
 ///
 ///     make_program(seed) --> steps --> policy_runner --> checked_resource --> policy --> sim::device
-///                                          |                 (live blocks disjoint, order of streams respected)
+///                                          |             live blocks disjoint, streams' order respected
 ///                                          +--> bytes and blocks that must be counted
 ///
-/// A step names blocks and streams by numbers that are taken modulo what there is when it runs, so a program stays
-/// runnable when some of its allocations fail, and the same seed gives the same program everywhere.
+/// A step names blocks and streams by numbers that are taken modulo what there is when it runs, so a program
+/// stays runnable when some of its allocations fail, and the same seed gives the same program everywhere.
 ///
-/// The programs keep the contract's rules: a block freed on another stream has its own stream recorded as a user; a
-/// stream is destroyed only after the host has seen its work, and when no live block has it recorded.
+/// The programs keep the contract's rules: a block freed on another stream has its own stream recorded as a
+/// user; a stream is destroyed only after the host has seen its work, and when no live block has it recorded.
 
 #include <tenure/core/bits.hpp>
 #include <tenure/core/units.hpp>
@@ -33,7 +33,7 @@ namespace tenure::test {
 enum class step_kind : std::uint8_t {
     allocate,
     allocate_sync,
-    free,          ///< on the block's stream
+    free, ///< on the block's stream
     free_elsewhere,
     free_sync,
     release,
@@ -55,10 +55,11 @@ struct step {
 
 struct program_options {
     std::size_t steps = 400;
-    std::size_t streams = 4;            ///< at the start
-    std::size_t largest = 64_MiB;       ///< bytes
-    std::size_t largest_alignment = 4_MiB;
+    std::size_t streams = 4;      ///< at the start
+    std::size_t largest = 64_MiB; ///< bytes
+    std::size_t largest_alignment = 2_MiB;
     bool short_lived_streams = true;
+    std::size_t padding = 0; ///< bytes that large alignments may cost, see `disagreement`
 };
 
 inline std::vector<step> make_program(std::uint64_t seed, const program_options& o) {
@@ -86,17 +87,17 @@ inline std::vector<step> make_program(std::uint64_t seed, const program_options&
                  : dice < 88 ? step_kind::destroy_stream
                  : dice < 90 ? step_kind::trim
                              : step_kind::advance;
-        if (!o.short_lived_streams && (s.kind == step_kind::create_stream || s.kind == step_kind::destroy_stream))
+        if (!o.short_lived_streams &&
+            (s.kind == step_kind::create_stream || s.kind == step_kind::destroy_stream))
             continue;
         program.push_back(s);
     }
     return program;
 }
 
-template <class Subject>
 class policy_runner {
   public:
-    policy_runner(policy_world<Subject>& world, const program_options& o) : world_(&world) {
+    policy_runner(policy_world& world, const program_options& o) : world_(&world), padding_(o.padding) {
         for (std::size_t i = 0; i < o.streams; ++i) world.stream();
     }
 
@@ -124,10 +125,11 @@ class policy_runner {
         if (u.requested.current != requested_) return "requested bytes are not those of the live blocks";
         if (u.requested.total_in != flowed_) return "bytes ever requested differ";
         if (u.blocks.current != live_.size()) return "number of live blocks differs";
-        if (u.reserved.current != world_->device.reserved()) return "reserved is not what the device has given";
+        if (u.reserved.current != world_->device.reserved())
+            return "reserved is not what the device has given";
         for (const block& b : live_)
             if (!world_->pool().owns(b.p)) return "a live block is not owned";
-        return test::disagreement(world_->pool().snapshot(), u, world_->traits);
+        return test::disagreement(world_->pool().snapshot(), u, world_->traits, padding_);
     }
 
     /// Effects: frees everything.
@@ -213,7 +215,8 @@ class policy_runner {
         }
         default: break;
         }
-        // Where the block has no stream (any more), nothing but its recorded users is left to be in order with.
+        // Where the block has no stream (any more), nothing but its recorded users is left to be in order
+        // with.
         pool.deallocate(homeless ? stream(s) : b.home, b.p, b.n, b.a);
     }
 
@@ -227,7 +230,8 @@ class policy_runner {
         world_->destroy(s);
     }
 
-    policy_world<Subject>* world_;
+    policy_world* world_;
+    std::size_t padding_;
     std::vector<block> live_;
     std::size_t requested_ = 0;
     std::size_t flowed_ = 0;

@@ -14,9 +14,9 @@
 
 namespace tenure::test {
 
-/// Returns: the seed of this process: the environment's `TENURE_SEED`, else a random number. Printed once to
-/// stderr. A `TENURE_SEED` that is not a decimal number ends the process: running with another seed than
-/// asked would look like a replay and be none.
+/// Returns: the seed of this process: the environment's `TENURE_SEED`, else a random number. Printed once to stderr.
+/// A `TENURE_SEED` that is not a decimal number ends the process: running with another seed than asked would look
+/// like a replay and be none.
 inline std::uint64_t seed() {
     static const std::uint64_t value = [] {
         std::uint64_t chosen = 0;
@@ -49,8 +49,7 @@ bool chance(Rng& rng, unsigned percent) {
     return below(rng, 100) < percent;
 }
 
-/// Requires: `1 <= low <= high < 2^63`. Returns: a number in [low, high], every power of two as likely as the
-/// next.
+/// Requires: `1 <= low <= high < 2^63`. Returns: a number in [low, high], every power of two as likely as the next.
 template <class Rng>
 std::uint64_t log_uniform(Rng& rng, std::uint64_t low, std::uint64_t high) {
     const auto lowest = static_cast<unsigned>(std::bit_width(low)) - 1;

@@ -10,7 +10,8 @@
 /// Lines are collected in a buffer of 64 KiB, so that most of them cost no call of the stream.
 ///
 ///   1. A trace with a hole is worth nothing: after the first line that could not be written none follows,
-///      and `good` and `flush` are false from then on.
+///   and
+///      `good` and `flush` are false from then on.
 ///   2. Nothing is lost in silence: a writer that ends with a trace that is not whole says so on stderr.
 ///
 /// Thread-safety: thread-compatible.

@@ -5,13 +5,11 @@
 ///
 /// Two families, and nothing between them:
 ///
-///   * an **allocation failure** is an answer: `try_allocate` returns it, `allocate` throws it. It says what
-///   was
+///   * an **allocation failure** is an answer: `try_allocate` returns it, `allocate` throws it. It says what was
 ///     asked, who refused and why, and what would have helped.
-///   * **misuse** is a bug in the caller (a foreign pointer, a double free): `deallocate` cannot throw, so it
-///   is
-///     handed to the process's misuse handler, and nothing else happens. A misused pointer is never freed:
-///     its real owner, if there is one, keeps it.
+///   * **misuse** is a bug in the caller (a foreign pointer, a double free): `deallocate` cannot throw, so it is
+///     handed to the process's misuse handler, and nothing else happens. A misused pointer is never freed: its
+///     real owner, if there is one, keeps it.
 ///
 /// Both are plain data without owned memory, so that reporting an error can never fail for lack of memory.
 /// Thread-safety: values are thread-compatible; the misuse handler may be set and called from any thread.
@@ -232,11 +230,11 @@ inline misuse_handler set_misuse_handler(misuse_handler handler) noexcept {
 }
 
 /// While it lives, misuse reported from this thread passes through `refine(m, context)` first, so that an
-/// owner can add what a part of it does not know (an arena its name). Scopes nest; the innermost refines
-/// first.
+/// owner can add what a part of it does not know (an arena its name), or say that it is none (by returning
+/// false). Scopes nest; the innermost refines first.
 class misuse_scope {
   public:
-    using refiner = void (*)(misuse&, void* context) noexcept;
+    using refiner = bool (*)(misuse&, void* context) noexcept;
 
     misuse_scope(refiner function, void* context) noexcept
         : refine_(function), context_(context), outer_(innermost()) {
@@ -246,8 +244,11 @@ class misuse_scope {
     misuse_scope(const misuse_scope&) = delete;
     misuse_scope& operator=(const misuse_scope&) = delete;
 
-    static void refine(misuse& m) noexcept {
-        for (misuse_scope* s = innermost(); s != nullptr; s = s->outer_) s->refine_(m, s->context_);
+    /// Returns: whether it is to be reported.
+    static bool refine(misuse& m) noexcept {
+        for (misuse_scope* s = innermost(); s != nullptr; s = s->outer_)
+            if (!s->refine_(m, s->context_)) return false;
+        return true;
     }
 
   private:
@@ -262,8 +263,7 @@ class misuse_scope {
 
 /// Effects: hands `m` to the current handler.
 inline void report_misuse(misuse m) noexcept {
-    misuse_scope::refine(m);
-    detail::current_misuse_handler.load()(m);
+    if (misuse_scope::refine(m)) detail::current_misuse_handler.load()(m);
 }
 
 } // namespace tenure

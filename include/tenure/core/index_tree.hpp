@@ -3,24 +3,21 @@
 /// \file
 /// `index_tree`: an intrusive, ordered, balanced search tree over nodes that are named by 32-bit indices.
 ///
-/// The tree owns nothing but the index of its root (4 bytes), so that hundreds of trees over one table of
-/// nodes cost next to nothing. Each call is told by an *order* how to reach a node's links and how two nodes
-/// compare:
+/// The tree owns nothing but the index of its root (4 bytes), so that hundreds of trees over one table of nodes cost
+/// next to nothing. Each call is told by an *order* how to reach a node's links and how two nodes compare:
 ///
 ///     struct by_size { node* nodes;
 ///         tree_links& links(node_index i) const;             // where the tree may keep its links
 ///         bool less(node_index a, node_index b) const; };    // strict, total over the nodes of one tree
 ///
 ///   1. In-order traversal is strictly ascending.
-///   2. The heights of two siblings differ by at most one (AVL: Adelson-Velsky and Landis, 1962), so that n
-///   nodes
+///   2. The heights of two siblings differ by at most one (AVL: Adelson-Velsky and Landis, 1962), so that n nodes
 ///      are at most 1.44 log2 n high. `balance` is the right height less the left one.
-///   3. A node's links are the tree's between `insert` and `erase`, and nobody's before and after. What
-///   `less` looks
+///   3. A node's links are the tree's between `insert` and `erase`, and nobody's before and after. What `less` looks
 ///      at may not change in between. Erasing moves links, never nodes: all other indices stay valid.
 ///
-/// Cost: every call is O(log n) except where it says otherwise; no allocation, no recursion (but in
-/// `validate`). Thread-safety: thread-compatible.
+/// Cost: every call is O(log n) except where it says otherwise; no allocation, no recursion (but in `validate`).
+/// Thread-safety: thread-compatible.
 
 #include <tenure/core/node_table.hpp>
 
@@ -189,8 +186,7 @@ class index_tree {
         }
     }
 
-    /// The child on `side` of `n` goes up, `n` down to the other side. Balances are the caller's. Returns:
-    /// that child.
+    /// The child on `side` of `n` goes up, `n` down to the other side. Balances are the caller's. Returns: that child.
     template <class Order>
     node_index rotate(const Order& order, node_index n, unsigned side) noexcept {
         const node_index up = order.links(n).child[side];
@@ -200,8 +196,7 @@ class index_tree {
         return up;
     }
 
-    /// `n` leans by two. Returns: the root of the subtree afterwards; it is one lower than before iff its
-    /// balance is 0.
+    /// `n` leans by two. Returns: the root of the subtree afterwards; it is one lower than before iff its balance is 0.
     template <class Order>
     node_index rebalance(const Order& order, node_index n) noexcept {
         const unsigned heavy = order.links(n).balance > 0 ? 1 : 0;

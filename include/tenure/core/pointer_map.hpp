@@ -9,8 +9,7 @@
 ///                         ^home(b), home(c)                   a lookup reads from home(x) to the first gap
 ///
 ///   1. Between an entry's home and its slot there is no gap. An erase moves later entries back instead of
-///   leaving a
-///      mark, so lookups never slow down with age.
+///      leaving a mark, so lookups never slow down with age.
 ///   2. At most half of the slots are taken; the table doubles when it would be more. It never shrinks.
 ///   3. The address 0 marks a gap; it is no key.
 ///
@@ -87,6 +86,14 @@ class pointer_map {
     void for_each(F&& f) const {
         for (const slot& s : slots_)
             if (s.key() != 0) f(s.key(), s.value);
+    }
+
+    /// Returns: the number of slots read to find the entry that takes longest. Linear.
+    [[nodiscard]] std::size_t longest_probe() const noexcept {
+        std::size_t longest = 0;
+        for (std::size_t i = 0; i < slots_.size(); ++i)
+            if (slots_[i].key() != 0) longest = std::max(longest, distance(home(slots_[i].key()), i) + 1);
+        return longest;
     }
 
     /// Returns: whether every entry is found where it lies, and the counts are right. Linear.

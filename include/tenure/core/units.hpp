@@ -25,11 +25,21 @@ consteval std::size_t shifted_bytes(unsigned long long n, unsigned shift) {
     return static_cast<std::size_t>(n) << shift;
 }
 
-consteval std::size_t operator""_B(unsigned long long n) { return shifted_bytes(n, 0); }
-consteval std::size_t operator""_KiB(unsigned long long n) { return shifted_bytes(n, 10); }
-consteval std::size_t operator""_MiB(unsigned long long n) { return shifted_bytes(n, 20); }
-consteval std::size_t operator""_GiB(unsigned long long n) { return shifted_bytes(n, 30); }
-consteval std::size_t operator""_TiB(unsigned long long n) { return shifted_bytes(n, 40); }
+consteval std::size_t operator""_B(unsigned long long n) {
+    return shifted_bytes(n, 0);
+}
+consteval std::size_t operator""_KiB(unsigned long long n) {
+    return shifted_bytes(n, 10);
+}
+consteval std::size_t operator""_MiB(unsigned long long n) {
+    return shifted_bytes(n, 20);
+}
+consteval std::size_t operator""_GiB(unsigned long long n) {
+    return shifted_bytes(n, 30);
+}
+consteval std::size_t operator""_TiB(unsigned long long n) {
+    return shifted_bytes(n, 40);
+}
 
 } // namespace literals
 
@@ -48,9 +58,20 @@ inline std::size_t parse_bytes(std::string_view text) {
         std::string_view name;
         unsigned shift;
     };
-    static constexpr std::array<unit, 14> units{{{"", 0},     {"B", 0},    {"KiB", 10}, {"K", 10}, {"MiB", 20},
-                                                 {"M", 20},   {"GiB", 30}, {"G", 30},   {"TiB", 40}, {"T", 40},
-                                                 {"PiB", 50}, {"P", 50},   {"EiB", 60}, {"E", 60}}};
+    static constexpr std::array<unit, 14> units{{{"", 0},
+                                                 {"B", 0},
+                                                 {"KiB", 10},
+                                                 {"K", 10},
+                                                 {"MiB", 20},
+                                                 {"M", 20},
+                                                 {"GiB", 30},
+                                                 {"G", 30},
+                                                 {"TiB", 40},
+                                                 {"T", 40},
+                                                 {"PiB", 50},
+                                                 {"P", 50},
+                                                 {"EiB", 60},
+                                                 {"E", 60}}};
     const auto fail = [text](const char* why) {
         throw invalid_byte_size("invalid size \"" + std::string(text) + "\": " + why +
                                 " (write whole bytes, or a whole number with KiB, MiB, GiB, TiB: 512MiB)");
@@ -60,7 +81,8 @@ inline std::size_t parse_bytes(std::string_view text) {
     if (error == std::errc::result_out_of_range) fail("the number does not fit in 64 bits");
     if (error != std::errc{}) fail("no number");
     std::string_view rest(end, static_cast<std::size_t>(text.data() + text.size() - end));
-    while (!rest.empty() && rest.front() == ' ') rest.remove_prefix(1);
+    while (rest.size() > 1 && rest.front() == ' ')
+        rest.remove_prefix(1); // a space at the end stays, as no unit
     for (const unit& u : units) {
         if (rest != u.name) continue;
         if (number > (std::numeric_limits<std::uint64_t>::max() >> u.shift)) fail("more than 64 bits");
@@ -80,8 +102,10 @@ inline std::string format_bytes(std::size_t n) {
     const std::size_t rest = n - (whole << (10 * unit));
     std::string text = std::to_string(whole);
     if (rest != 0) {
-        const auto hundredths =
-            static_cast<unsigned>(static_cast<double>(rest) * 100.0 / static_cast<double>(std::size_t{1} << (10 * unit)));
+        // As an integer: a double would round 1023.999.../1024 up to 100 hundredths.
+        const unsigned spare =
+            unit > 1 ? 10 * (unit - 1) : 0; // low bits that cannot show, so that x 100 fits
+        const auto hundredths = static_cast<unsigned>((rest >> spare) * 100 >> (10 * unit - spare));
         text += '.';
         text += static_cast<char>('0' + hundredths / 10);
         text += static_cast<char>('0' + hundredths % 10);

@@ -53,26 +53,40 @@ struct device_memory {
 template <class D>
 concept device = requires(D& d, const D& cd, void* p, std::size_t n, stream_handle s, event_handle e,
                           allocation_failure& f) {
-    { d.allocate(n) } noexcept -> std::same_as<result<void*, status>>;
-    { d.deallocate(p, n) } noexcept -> std::same_as<status>;
-    { cd.allocation_granularity() } noexcept -> std::same_as<std::size_t>;
-    { d.memory() } noexcept -> std::same_as<result<device_memory, status>>;
-    { d.describe(s) } noexcept -> std::same_as<result<stream_state, status>>;
-    { cd.permanent(s) } noexcept -> std::same_as<bool>;
-    { d.create_event() } noexcept -> std::same_as<result<event_handle, status>>;
-    { d.destroy_event(e) } noexcept -> std::same_as<status>;
-    { d.record(e, s) } noexcept -> std::same_as<status>;
-    { d.query(e) } noexcept -> std::same_as<status>;
-    { d.synchronize(e) } noexcept -> std::same_as<status>;
-    { d.synchronize(s) } noexcept -> std::same_as<status>;
-    { d.wait(s, e) } noexcept -> std::same_as<status>;
-    { d.explain(f) } noexcept;
+    { d.allocate(n) }
+    noexcept->std::same_as<result<void*, status>>;
+    { d.deallocate(p, n) }
+    noexcept->std::same_as<status>;
+    { cd.allocation_granularity() }
+    noexcept->std::same_as<std::size_t>;
+    { d.memory() }
+    noexcept->std::same_as<result<device_memory, status>>;
+    { d.describe(s) }
+    noexcept->std::same_as<result<stream_state, status>>;
+    { cd.permanent(s) }
+    noexcept->std::same_as<bool>;
+    { d.create_event() }
+    noexcept->std::same_as<result<event_handle, status>>;
+    { d.destroy_event(e) }
+    noexcept->std::same_as<status>;
+    { d.record(e, s) }
+    noexcept->std::same_as<status>;
+    { d.query(e) }
+    noexcept->std::same_as<status>;
+    { d.synchronize(e) }
+    noexcept->std::same_as<status>;
+    { d.synchronize(s) }
+    noexcept->std::same_as<status>;
+    { d.wait(s, e) }
+    noexcept->std::same_as<status>;
+    { d.explain(f) }
+    noexcept;
 };
 
 /// How a driver pool is made. Bytes.
 struct pool_properties {
-    std::size_t max_bytes = 0;                   ///< the driver's own limit, in steps of `pool_step()`; 0: none
-    std::size_t release_threshold = no_limit;    ///< reserved bytes kept when the host synchronises
+    std::size_t max_bytes = 0;                ///< the driver's own limit, in steps of `pool_step()`; 0: none
+    std::size_t release_threshold = no_limit; ///< reserved bytes kept when the host synchronises
 };
 
 /// Bytes.
@@ -87,15 +101,22 @@ struct pool_memory {
 /// at most `round_up(n, pool_step())` from the device. `allocate_from` on a capturing stream answers
 /// `capture_violation` and captures nothing: an allocation node would bypass every limit.
 template <class D>
-concept pool_device = device<D> && requires(D& d, const D& cd, void* p, std::size_t n, stream_handle s, pool_handle pool,
-                                            const pool_properties& properties) {
-    { cd.pool_step() } noexcept -> std::same_as<std::size_t>;
-    { d.create_pool(properties) } noexcept -> std::same_as<result<pool_handle, status>>;
-    { d.destroy_pool(pool) } noexcept -> std::same_as<status>;
-    { d.allocate_from(pool, n, s) } noexcept -> std::same_as<result<void*, status>>;
-    { d.deallocate_to(pool, p, s) } noexcept -> std::same_as<status>; // cudaFreeAsync
-    { d.trim_pool(pool, n) } noexcept -> std::same_as<status>;
-    { d.memory_of(pool) } noexcept -> std::same_as<result<pool_memory, status>>;
+concept pool_device = device<D> && requires(D& d, const D& cd, void* p, std::size_t n, stream_handle s,
+                                            pool_handle pool, const pool_properties& properties) {
+    { cd.pool_step() }
+    noexcept->std::same_as<std::size_t>;
+    { d.create_pool(properties) }
+    noexcept->std::same_as<result<pool_handle, status>>;
+    { d.destroy_pool(pool) }
+    noexcept->std::same_as<status>;
+    { d.allocate_from(pool, n, s) }
+    noexcept->std::same_as<result<void*, status>>;
+    { d.deallocate_to(pool, p, s) }
+    noexcept->std::same_as<status>; // cudaFreeAsync
+    { d.trim_pool(pool, n) }
+    noexcept->std::same_as<status>;
+    { d.memory_of(pool) }
+    noexcept->std::same_as<result<pool_memory, status>>;
 };
 
 } // namespace tenure

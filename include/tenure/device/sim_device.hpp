@@ -16,22 +16,20 @@
 /// a clean run.
 ///
 ///   1. `reserved() <= capacity`, counting allocations (rounded up to the granularity), pools and created
-///   memory together.
+///      memory together.
 ///   2. A call that fails, injected or not, changes nothing but the clock, the counters and (as on CUDA) the
-///   validity of a
-///      capture it had no business in.
-///   3. Virtual time moves only by the cost of calls, by waits, and by `advance`. Queries are honest about
-///   it.
+///      validity of a capture it had no business in.
+///   3. Virtual time moves only by the cost of calls, by waits, and by `advance`.
 ///   4. A wait for held work that nobody has finished answers `would_deadlock` at once.
 ///   5. `deallocate` waits for all enqueued work of the device. Captured work is not enqueued: it is not
-///   waited for, and every capture stays valid, as in the relaxed mode that the concept asks for.
+///      waited for, and every capture stays valid, as in the relaxed mode that the concept asks for.
 ///   6. Calls of a pool on a capturing stream answer `capture_violation` and leave the capture valid.
 ///
 /// The overlap check needs to be told about blocks by whoever uses a resource: `block_allocated` *after* the
 /// resource has returned the block; `block_used` for each use on another stream than its own; `block_freed`
 /// *before* the resource is given it back. The free counts as the block's last use on its stream.
 ///
-/// Cost: about a microsecond of real time per call. Host memory: when it runs out, the process ends.
+/// Cost: a few microseconds of real time a call, most of it the overlap check, which can be switched off. Host memory: when it runs out, the process ends.
 /// Thread-safe: one mutex. All host threads share one clock and one knowledge of what has passed.
 
 #include <tenure/core/bits.hpp>
@@ -331,7 +329,7 @@ class device {
     /// Effects: enqueues work that lasts until `finish(s)`. `device_waits`: whether `deallocate`, which waits
     /// for the whole device, waits for it, too (and so cannot succeed before). Without, it stands for work
     /// that a real device would have waited for, where only the order of events counts and not the time they
-    /// take.
+    /// take; what is behind it does not count as seen by the host after such a wait.
     void hold(stream_handle s, bool device_waits = true) {
         const std::lock_guard lock(mutex_);
         world_.hold(s, device_waits);

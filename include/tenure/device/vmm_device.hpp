@@ -1,39 +1,35 @@
 #pragma once
 
 /// \file
-/// `tenure::vmm_device`: a device whose addresses and whose memory can be got separately and joined by
-/// mapping.
+/// `tenure::vmm_device`: a device whose addresses and memory can be got separately, and joined by mapping.
 ///
-///     address space   |---- reservation ----------------------------|      cheap, practically without end
+///     address space   |---- reservation ---------------------|    cheap, practically without end
 ///                        ^ map      ^ map        ^ map
-///     memory          [handle 7] [handle 3]   [handle 7]                   physical, counts against the
-///     capacity
+///     memory          [handle 7] [handle 3]   [handle 7]          physical, counts against the capacity
 ///
 /// | expression | what it does on a GPU |
 /// |---|---|
-/// | `d.reserve_address(n, a)` | `cuMemAddressReserve`: n bytes of address space, aligned to a (a power of
-/// two; 0: the granularity) | | `d.free_address(p, n)` | `cuMemAddressFree`: gives back one whole reservation
-/// in which nothing is mapped | | `d.create_memory(n)` | `cuMemCreate`: n bytes of physical memory behind one
-/// handle | | `d.release_memory(h)` | `cuMemRelease`: gives up the handle; the memory goes when the last
-/// mapping does | | `d.map(p, h)` | `cuMemMap`: the whole of h at p. One handle may be mapped at several
-/// addresses at once | | `d.set_access(p, n)` | `cuMemSetAccess`: read and write for the device over whole
-/// mappings without a gap | | `d.unmap(p, n)` | `cuMemUnmap`: takes away whole mappings without a gap |
+/// | `d.reserve_address(n, a)` | `cuMemAddressReserve`: n bytes of addresses, aligned to a (rule 1) |
+/// | `d.free_address(p, n)` | `cuMemAddressFree`: one whole reservation in which nothing is mapped |
+/// | `d.create_memory(n)` | `cuMemCreate`: n bytes of physical memory behind one handle |
+/// | `d.release_memory(h)` | `cuMemRelease`: gives up h; the memory goes when the last mapping does |
+/// | `d.map(p, h)` | `cuMemMap`: the whole of h at p, once or at several addresses at once |
+/// | `d.set_access(p, n)` | `cuMemSetAccess`: for the device to read and write, whole mappings, no gap |
+/// | `d.unmap(p, n)` | `cuMemUnmap`: takes away whole mappings, no gap |
 ///
 /// Rules for every model:
-///   1. All sizes and addresses are multiples of `allocation_granularity()`; anything else is
-///   `invalid_value`.
+///   1. Sizes and addresses are multiples of `allocation_granularity()`, alignments powers of two (0 stands
+///      for the granularity); anything else is `invalid_value`.
 ///   2. A mapping shows a whole handle from its start. Part of a mapping can be neither unmapped nor given
-///   access,
-///      part of a reservation cannot be freed.
+///      access, part of a reservation cannot be freed.
 ///   3. Memory mapped at p may be used once `set_access` has covered it.
 ///   4. **No call waits for work, and none checks for it.** A kernel that uses an address while it is
-///   unmapped dies, and
-///      the context with it: the caller proves first that all work on the range is over.
+///      unmapped dies, and the context with it: the caller proves first that all work on the range is over.
 ///   5. A failed call changes nothing.
-///   6. Allowed at any time during a stream capture. Everything is noexcept and thread-safe, and no faster
-///   from many
-///      threads than from one: the driver has one lock. The cost goes with the number of handles, not of
-///      bytes.
+///   6. Allowed at any time during a stream capture.
+///
+/// Cost goes with the number of handles, not of bytes, and many threads are no faster than one: the driver
+/// has one lock. Everything is noexcept and thread-safe.
 
 #include <tenure/device/device.hpp>
 

@@ -7,24 +7,23 @@
 ///                        |                 |         |
 ///     trees           domain 0: by (size, address)   domain 1        one search tree a domain
 ///
-/// A request takes the smallest free block that can hold it at its alignment, the lowest one among equals,
-/// over all domains asked for. Its front part is handed out. What alignment leaves before it and what remains
-/// behind it stay free, in their domain. A freed block merges with its neighbours of the same domain; never
-/// across two ranges, even where these touch.
+/// A request takes the smallest free block that can hold it at its alignment, the lowest one among equals, over all
+/// domains asked for. Its front part is handed out. What alignment leaves before it and what remains behind it stay
+/// free, in their domain. A freed block merges with its neighbours of the same domain; never across two ranges, even
+/// where these touch.
 ///
-/// Beside the layout concept it shows its free blocks to callers that decide by themselves (`find`, `take`):
-/// a caching pool looks at the best block and may refuse it, or takes it whole.
+/// Beside the layout concept it shows its free blocks to callers that decide by themselves (`find`, `take`): a
+/// caching pool looks at the best block and may refuse it, or takes it whole.
 ///
 ///   1. Blocks tile their range; two free neighbours in one range never have the same domain.
 ///   2. Each free block is in its domain's tree, and nothing else is.
-///   3. Of two blocks that become one, the lower keeps its id; a block that is split keeps its id for its
-///   lowest part.
+///   3. Of two blocks that become one, the lower keeps its id; a block that is split keeps its id for its lowest part.
 ///      So the id at a range's base stays as long as the range.
 ///
-/// Complexity: every call is O(log free blocks), plus the domains asked for. Alignment beyond the granule may
-/// make `find` step over blocks that are large enough but not aligned: only blocks smaller than request +
-/// alignment. `recolor` is O(k log n) in the k free blocks of `from`; `absorb` in the smaller number of the
-/// two domains. Cost: 48 bytes a block, free or used. Thread-safety: thread-compatible.
+/// Complexity: every call is O(log free blocks), plus the domains asked for. Alignment beyond the granule may make
+/// `find` step over blocks that are large enough but not aligned: only blocks smaller than request + alignment.
+/// `recolor` is O(k log n) in the k free blocks of `from`; `absorb` in the smaller number of the two domains.
+/// Cost: 48 bytes a block, free or used. Thread-safety: thread-compatible.
 
 #include <tenure/core/bits.hpp>
 #include <tenure/core/index_tree.hpp>
@@ -59,9 +58,9 @@ class best_fit {
         return {std::max(rounded(n, a), round_up(preferred, granule)), std::max(a, granule)};
     }
 
-    /// Effects: adds r as one free block of domain d.
+    /// Effects: adds r as one free block of domain d. Returns: that block's id.
     /// Requires: granular, not empty, inside the space, disjoint from all others. Throws: `std::bad_alloc`.
-    void add(range r, domain d) {
+    block_id add(range r, domain d) {
         nodes_.reserve(1);
         ranges_.reserve();
         domains_.reserve();
@@ -70,6 +69,7 @@ class best_fit {
         nodes_[n].size = r.size;
         nodes_[n].range = ranges_.add(r, n);
         settle(n, d);
+        return n;
     }
 
     /// Effects: removes the range that starts at base if all of it is free, whatever its domains.

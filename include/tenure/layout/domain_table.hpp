@@ -3,9 +3,9 @@
 /// \file
 /// `domain_table`: a record for each domain of a layout.
 ///
-/// Indexed directly by the domain. Any free may bring in a domain never seen before, and a free may not need
-/// host memory; so room for all 65 536 records is reserved with the first range. That is address space, not
-/// memory: pages are touched up to the highest domain in use.
+/// Indexed directly by the domain. Any free may bring in a domain never seen before, and a free may not need host
+/// memory; so room for all 65 536 records is reserved with the first range. That is address space, not memory: pages
+/// are touched up to the highest domain in use.
 ///
 /// Cost: O(1). Thread-safety: thread-compatible.
 

@@ -94,26 +94,41 @@ struct block_visitor {
 /// | `l.validate()` | whether all invariants hold; linear |
 template <class L>
 concept layout = std::default_initializable<L> &&
-                 requires(L& l, const L& cl, std::size_t n, range r, address base, domain d, std::span<const domain> domains,
-                          block_id id, detail::range_visitor on_range, detail::block_visitor on_block) {
-                     { L::rounded(n, n) } noexcept -> std::same_as<std::size_t>;
-                     { L::range_for(n, n, n) } noexcept -> std::same_as<range_request>;
-                     { l.add(r, d) };
-                     { l.remove(base) } noexcept -> std::same_as<bool>;
-                     { l.allocate(n, n, domains) } -> std::same_as<block_id>;
-                     { l.deallocate(id, d) } noexcept;
-                     { l.recolor(d, d) } noexcept;
-                     { l.absorb(d, d) } noexcept;
-                     { cl.offset(id) } noexcept -> std::same_as<address>;
-                     { cl.size(id) } noexcept -> std::same_as<std::size_t>;
-                     { cl.free_bytes() } noexcept -> std::same_as<std::size_t>;
-                     { cl.free_bytes(d) } noexcept -> std::same_as<std::size_t>;
-                     { cl.used_bytes() } noexcept -> std::same_as<std::size_t>;
-                     { cl.total_bytes() } noexcept -> std::same_as<std::size_t>;
-                     { cl.largest_free(domains) } noexcept -> std::same_as<std::size_t>;
-                     { cl.for_each_free_range(on_range) };
-                     { cl.for_each_block(on_block) };
-                     { cl.validate() } noexcept -> std::same_as<bool>;
-                 };
+    requires(L& l, const L& cl, std::size_t n, range r, address base, domain d,
+             std::span<const domain> domains, block_id id, detail::range_visitor on_range,
+             detail::block_visitor on_block) {
+    { L::rounded(n, n) }
+    noexcept->std::same_as<std::size_t>;
+    { L::range_for(n, n, n) }
+    noexcept->std::same_as<range_request>;
+    {l.add(r, d)};
+    { l.remove(base) }
+    noexcept->std::same_as<bool>;
+    { l.allocate(n, n, domains) } -> std::same_as<block_id>;
+    { l.deallocate(id, d) }
+    noexcept;
+    { l.recolor(d, d) }
+    noexcept;
+    { l.absorb(d, d) }
+    noexcept;
+    { cl.offset(id) }
+    noexcept->std::same_as<address>;
+    { cl.size(id) }
+    noexcept->std::same_as<std::size_t>;
+    { cl.free_bytes() }
+    noexcept->std::same_as<std::size_t>;
+    { cl.free_bytes(d) }
+    noexcept->std::same_as<std::size_t>;
+    { cl.used_bytes() }
+    noexcept->std::same_as<std::size_t>;
+    { cl.total_bytes() }
+    noexcept->std::same_as<std::size_t>;
+    { cl.largest_free(domains) }
+    noexcept->std::same_as<std::size_t>;
+    {cl.for_each_free_range(on_range)};
+    {cl.for_each_block(on_block)};
+    { cl.validate() }
+    noexcept->std::same_as<bool>;
+};
 
 } // namespace tenure::layout

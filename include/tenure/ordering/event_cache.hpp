@@ -33,8 +33,7 @@ class event_cache {
         return e;
     }
 
-    /// Returns: an event that marks the work `stream` holds now, or the device's answer; then nothing is
-    /// held.
+    /// Returns: an event that marks the work `stream` holds now, or the device's answer; then nothing is held.
     result<event_handle, status> mark(stream_handle stream) noexcept {
         result<event_handle, status> event = acquire();
         if (!event) return event;

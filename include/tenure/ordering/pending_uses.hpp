@@ -1,8 +1,7 @@
 #pragma once
 
 /// \file
-/// `pending_uses`: blocks that several streams use (`record_use`), and blocks whose free waits for those
-/// streams.
+/// `pending_uses`: blocks that several streams use (`record_use`), and blocks whose free waits for those streams.
 ///
 ///     live block  --record_use(b, t)-->  a list of streams that use b besides its own
 ///     free of b   --begin_free(b)---->   one event on each of them, queued per stream in order of recording
@@ -10,21 +9,19 @@
 ///
 /// Invariants:
 ///   1. A block is reported complete exactly once, and only after every event of it has passed.
-///   2. Events of one stream pass in the order of their queue, so a poll asks each stream at most one
-///   question that is
+///   2. Events of one stream pass in the order of their queue, so a poll asks each stream at most one question that is
 ///      answered "not yet".
-///   3. An event is recorded only inside `begin_free`; the streams of `record_use` must live until then.
-///   Afterwards
+///   3. An event is recorded only inside `begin_free`; the streams of `record_use` must live until then. Afterwards
 ///      they may be destroyed: events survive their stream.
 ///   4. Nothing is recorded on a capturing stream. A block used in a capture is reported as captured instead.
 ///   5. `begin_free`, `poll` and `forget` never need host memory.
 ///
-/// If the driver fails to record, the free falls back to waiting for that stream; if that fails too, the
-/// block is reported *lost to ordering*: it may be reused only by somebody who synchronises with the whole
-/// device (giving its segment back does).
+/// If the driver fails to record, the free falls back to waiting for that stream; if that fails too, the block is
+/// reported *lost to ordering*: it may be reused only by somebody who synchronises with the whole device (giving its
+/// segment back does).
 ///
-/// Complexity: O(streams of the block) at the free, one event record each (0.45 us); O(streams + completed) a
-/// poll. Thread-safety: thread-compatible.
+/// Complexity: O(streams of the block) at the free, one event record each (0.45 us); O(streams + completed) a poll.
+/// Thread-safety: thread-compatible.
 
 #include <tenure/core/node_table.hpp>
 #include <tenure/device/device.hpp>
@@ -61,8 +58,8 @@ class pending_uses {
                 events_->release(nodes_[i].event);
     }
 
-    /// Effects: remembers that `stream` (with identity `id`) uses the live block; the second time does
-    /// nothing. Throws: `std::bad_alloc`; then nothing has changed.
+    /// Effects: remembers that `stream` (with identity `id`) uses the live block; the second time does nothing.
+    /// Throws: `std::bad_alloc`; then nothing has changed.
     void add(block_id block, stream_handle stream, std::uint64_t id) {
         if (block >= blocks_.size()) blocks_.resize(std::size_t{block} + 1);
         for (node_index i = blocks_[block].uses; i != no_node; i = nodes_[i].next_of_block)
@@ -91,6 +88,19 @@ class pending_uses {
         blocks_[block].uses = no_node;
     }
 
+    /// Effects: forgets the use of a live block by the stream with identity `id`.
+    void forget(block_id block, std::uint64_t id) noexcept {
+        if (!any(block)) return;
+        for (node_index* link = &blocks_[block].uses; *link != no_node; link = &nodes_[*link].next_of_block) {
+            const node_index i = *link;
+            if (queues_[nodes_[i].queue].id != id) continue;
+            *link = nodes_[i].next_of_block;
+            drop(nodes_[i].queue);
+            nodes_.destroy(i);
+            return;
+        }
+    }
+
     /// Requires: `any(block)`. Effects: marks the work of every stream that uses the block.
     free_outcome begin_free(block_id block) noexcept {
         free_outcome outcome;
@@ -113,9 +123,9 @@ class pending_uses {
         return outcome;
     }
 
-    /// Effects: asks which marked work has passed. Calls completed(block, free_outcome) for each block that
-    /// is complete now (`pending` false; `lost` and `capture` as found at its free). Returns: whether there
-    /// was one.
+    /// Effects: asks which marked work has passed. Calls completed(block, free_outcome) for each block that is
+    /// complete now (`pending` false; `lost` and `capture` as found at its free).
+    /// Returns: whether there was one.
     template <class F>
     bool poll(F&& completed) {
         return visit(completed, [this](event_handle e) { return device_->query(e) == status::ok; });

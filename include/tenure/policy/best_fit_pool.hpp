@@ -3,9 +3,9 @@
 /// \file
 /// `best_fit_pool`: the smallest free block that fits, split and merged; the pool to begin with.
 ///
-/// A `range_pool` over `layout::bitmap`, which finds a fitting block in constant time through a two-level
-/// bitmap of size classes and takes the best of the first few of its class. `exact_best_fit_pool` searches
-/// exactly, in logarithmic time; it is the reference that the fast one is measured against.
+/// A `range_pool` over `layout::bitmap`, which finds a fitting block in constant time through a two-level bitmap of
+/// size classes and takes the best of the first few of its class. `exact_best_fit_pool` searches exactly, in
+/// logarithmic time; it is the reference that the fast one is measured against.
 ///
 /// Invariants, complexity and thread-safety are those of `range_pool`.
 

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// `slab_pool`: equal-size slots per size class, for many small objects. Allocation and free are O(1) and
-/// never fragment a slab; a slab serves one class until it is empty.
+/// `slab_pool`: equal-size slots per size class, for many small objects. Allocation and free are O(1) and never
+/// fragment a slab; a slab serves one class until it is empty.
 ///
 /// A `range_pool` over `layout::slab`; invariants, complexity and thread-safety are those of `range_pool`.
 

@@ -57,18 +57,26 @@ using deallocate_result = result<freed, misuse>;
 template <class R>
 concept resource = requires(R& r, const R& cr, stream_handle s, void* p, std::size_t n, std::size_t a) {
     { r.allocate(s, n, a) } -> std::same_as<void*>;
-    { r.try_allocate(s, n, a) } noexcept -> std::same_as<allocate_result>;
+    { r.try_allocate(s, n, a) }
+    noexcept->std::same_as<allocate_result>;
     { r.allocate_sync(n, a) } -> std::same_as<void*>;
-    { r.deallocate(s, p, n, a) } noexcept;
-    { r.try_deallocate(s, p, n, a) } noexcept -> std::same_as<deallocate_result>;
-    { r.deallocate_sync(p, n, a) } noexcept;
-    { r.release(p) } noexcept;
-    { r.record_use(p, s) } noexcept;
-    { cr.owns(p) } noexcept -> std::same_as<bool>;
+    { r.deallocate(s, p, n, a) }
+    noexcept;
+    { r.try_deallocate(s, p, n, a) }
+    noexcept->std::same_as<deallocate_result>;
+    { r.deallocate_sync(p, n, a) }
+    noexcept;
+    { r.release(p) }
+    noexcept;
+    { r.record_use(p, s) }
+    noexcept;
+    { cr.owns(p) }
+    noexcept->std::same_as<bool>;
     { cr.usage() } -> std::same_as<usage_counters>;
     { r.trim(n) } -> std::same_as<std::size_t>;
     { cr.snapshot() } -> std::same_as<memory_snapshot>;
-    { cr.validate() } noexcept -> std::same_as<bool>;
+    { cr.validate() }
+    noexcept->std::same_as<bool>;
 };
 
 } // namespace tenure

@@ -32,6 +32,8 @@ struct gauge {
         current -= n;
         total_out += n;
     }
+    /// Effects: adds or subtracts what leads to `n`.
+    void set(std::size_t n) noexcept { n > current ? add(n - current) : subtract(current - n); }
     void reset_peak() noexcept { peak = current; }
     friend bool operator==(const gauge&, const gauge&) = default;
 };
@@ -41,8 +43,8 @@ struct usage_counters {
     gauge requested;
     gauge allocated;
     gauge reserved;
-    gauge blocks;   ///< number of live blocks
-    gauge segments; ///< number of ranges held from the device
+    gauge blocks;             ///< number of live blocks
+    gauge segments;           ///< number of ranges held from the device
     std::size_t pending = 0;  ///< freed, waiting for work on other streams (still counted in `allocated`)
     std::size_t captured = 0; ///< kept because a captured graph may replay into it
     std::size_t failures = 0; ///< number of allocations refused
@@ -67,7 +69,8 @@ struct block_snapshot {
     std::size_t size = 0;      ///< bytes, as rounded
     std::size_t requested = 0; ///< bytes, as asked; 0 when free
     block_state state = block_state::free;
-    std::uint64_t stream = 0;  ///< identity (not handle) of the stream it belongs to; 0: any or the default stream
+    std::uint64_t stream =
+        0; ///< identity (not handle) of the stream it belongs to; 0: any or the default stream
 };
 
 /// One range held from the device. `blocks` tile it exactly, in address order.

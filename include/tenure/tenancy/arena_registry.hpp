@@ -3,9 +3,9 @@
 /// \file
 /// `arena_registry`: which arenas are alive, so that a pointer freed in the wrong one can be named.
 ///
-/// Asked only when a free has failed already; the hot path never comes here. Invariant: an arena is in the
-/// list from the end of its construction to the beginning of its destruction. The registry is never
-/// destroyed, because arenas may outlive any static object.
+/// Asked only when a free has failed already; the hot path never comes here. Invariant: an arena is in the list from
+/// the end of its construction to the beginning of its destruction. The registry is never destroyed, because arenas
+/// may outlive any static object.
 ///
 /// Complexity: linear in the arenas. Thread-safety: thread-safe. Its lock is taken before any arena's own.
 
@@ -42,8 +42,8 @@ class arena_registry {
         std::erase_if(members_, [arena](const member& m) { return m.arena == arena; });
     }
 
-    /// Requires: the caller holds no lock of any arena. Returns: the name of the arena, other than `asking`,
-    /// in which `pointer` is live.
+    /// Requires: the caller holds no lock of any arena. Returns: the name of the arena, other than `asking`, in which
+    /// `pointer` is live.
     [[nodiscard]] std::optional<short_text> owner_of(const void* pointer, const void* asking) const noexcept {
         const std::lock_guard lock(mutex_);
         for (const member& m : members_)

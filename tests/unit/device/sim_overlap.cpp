@@ -352,6 +352,47 @@ TEST_CASE("sim overlap: a free on another stream leaves the own stream's last us
     }
 }
 
+TEST_CASE("sim overlap: a wait that leaves held work out has not seen it", "[device][sim][overlap]") {
+    world w;
+    const auto c = w.d.create_stream();
+    const auto free_something = [&] { REQUIRE(w.d.deallocate(w.d.allocate(1).value(), 1) == status::ok); };
+    w.d.block_allocated(w.segment + 2_MiB, 1_MiB, w.b);
+    w.d.block_freed(w.segment + 2_MiB, w.b); // before the hold
+    w.d.block_allocated(w.segment, 1_MiB, w.a);
+    w.d.hold(w.b, false);
+    w.d.block_used(w.segment, w.b);
+    const auto e = w.recorded(w.b);
+    w.d.block_freed(w.segment, w.a);
+    SECTION("on the stream itself") {}
+    SECTION("on a stream that stands after") {
+        w.d.block_allocated(w.segment + 4_MiB, 1_MiB, c);
+        REQUIRE(w.d.wait(c, e) == status::ok);
+        w.d.block_freed(w.segment + 4_MiB, c);
+        free_something();
+        w.d.block_allocated(w.segment + 4_MiB, 1_MiB, default_stream);
+        CHECK(w.violations() == 1);
+        w.d.finish(w.b);
+        free_something();
+        w.d.block_allocated(w.segment, 1_MiB, w.a);
+        CHECK(w.violations() == 1);
+        return;
+    }
+    SECTION("on a stream that was destroyed since") {
+        w.d.destroy_stream(w.b);
+    }
+    free_something();
+    w.d.block_allocated(w.segment + 2_MiB, 1_MiB, c);
+    CHECK(w.violations() == 0);
+    w.allocated_on(w.a);
+    CHECK(w.violations() == 1);
+    w.d.block_freed(w.segment, w.a);
+    w.d.finish(w.b);
+    REQUIRE(w.d.synchronize(e) == status::ok);
+    free_something();
+    w.allocated_on(c);
+    CHECK(w.violations() == 1);
+}
+
 // --- host order ---
 
 TEST_CASE("sim overlap: a block for every stream needs the host to have seen", "[device][sim][overlap]") {

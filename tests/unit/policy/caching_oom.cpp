@@ -20,6 +20,7 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr stream_handle s0 = default_stream;
+constexpr std::size_t two = 2_MiB;
 
 using pool_type = caching_pool<sim::device>;
 using arena_type = arena<caching_pool, sim::device>;
@@ -148,8 +149,8 @@ TEST_CASE("caching_pool: garbage collection needs no limit to be set (pytorch #1
     // Distinct sizes do not reuse each other's segments: the cache would grow to the capacity.
     const auto peak = [](auto& resource, const sim::device& dev) {
         for (std::size_t n = 20; n < 60; ++n) {
-            void* p = resource.allocate(s0, n * 2_MiB);
-            resource.deallocate(s0, p, n * 2_MiB);
+            void* p = resource.allocate(s0, n * two);
+            resource.deallocate(s0, p, n * two);
         }
         return dev.reserved_peak();
     };

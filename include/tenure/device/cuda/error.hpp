@@ -8,7 +8,8 @@
 ///
 ///   1. A handled failure takes exactly one error out: its own, which has already replaced any older one.
 ///   2. Success and `not_ready` (which the runtime does not keep) touch nothing: an error that the
-///      application has not looked at yet stays where it is.
+///   application has not
+///      looked at yet stays where it is.
 ///   3. `failed` is left in place: it is not ours to hide, and sticky errors cannot be cleared anyway.
 ///   4. `shutting_down` makes no further call into a runtime that is being unloaded.
 ///

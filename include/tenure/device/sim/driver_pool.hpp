@@ -6,17 +6,15 @@
 ///     chunk (n x 32 MiB)  |used|free, settled|used|free, stream 4|free, stream 7|used|
 ///
 ///   1. Grows by whole chunks, each a multiple of the step; a block lies inside one chunk. The limit is
-///   rounded up to the
-///      step.
+///      rounded up to the step.
 ///   2. Best fit with 512 B granules: the smallest free block that the stream may use, the lowest address
-///   among equals.
-///   3. A free block may be used by the stream that freed it, at once; by a stream that stands after the free
-///   (through
-///      events); by every stream when the work before the free has passed. The pool never makes a stream
-///      wait: internal dependencies are off.
+///      among equals.
+///   3. A free block may be used by the stream that freed it, at once; by a stream that stands after the
+///      free (through events); by every stream when the work before the free has passed. The pool never
+///      makes a stream wait: internal dependencies are off.
 ///   4. Blocks are never moved: a pool at its limit with enough free bytes in pieces fails.
-///   5. A chunk goes back only when it is wholly free and the host has seen all the work before its frees
-///   pass.
+///   5. A chunk goes back only when it is wholly free and the host has seen that all work before its frees
+///      is over.
 ///
 /// Complexity: allocating is logarithmic in the free blocks while the pool has room, linear in all blocks on
 /// a miss; freeing is logarithmic. Thread-compatible.

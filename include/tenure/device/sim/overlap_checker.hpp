@@ -13,17 +13,14 @@
 ///                                         stands after work 31 of stream 2
 ///
 ///   1. A block's uses are: its allocation on its own stream, each `used`, and its free.
-///   2. Freed bytes keep their *ends*: the points that the next owner must stand after. On the freeing stream
-///   that is its end
-///      at the free (the caller promises that the last use is ordered before it), on every other stream of
-///      `used` that stream's end at the free, on the block's own stream its last known use.
+///   2. Freed bytes keep their *ends*: the points that the next owner must stand after. On the freeing
+///      stream that is its end at the free (the caller promises that the last use is ordered before it), on
+///      every other stream of `used` that stream's end at the free, on the block's own its last known use.
 ///   3. Bytes are compared where they really are: mapped memory is translated first. Ends of mapped memory
-///   are kept for the
-///      address as well, since unmapping an address under running work is fatal whoever owns the bytes now.
-///   4. Memory that goes back to the device must hold no live block, and the host must have seen all its
-///   ends.
-///   5. Uses inside a stream capture are remembered with it, and checked again whenever the graph is
-///   launched.
+///      are kept for the address as well: unmapping it under running work is fatal, whoever owns the bytes.
+///   4. Memory that goes back to the device must hold no live block, and the host must have seen its ends.
+///   5. Uses inside a stream capture are remembered with it, and checked whenever the graph is launched.
+///      Until then the captured work binds nobody: it does not run.
 ///
 /// Complexity: O(log n + k) per operation, for n live or freed ranges and k ranges touched.
 /// Thread-compatible.
@@ -74,7 +71,7 @@ class overlap_checker {
                 clean = false;
                 log_.add(name(address) + " allocated over live " + name(other->address) + at_bytes(part));
             });
-            require_ended(e, at.timeline, name(address) + " allocated");
+            require_ended(e, at.timeline, [&] { return name(address) + " allocated"; });
         }
         b.physical = std::move(physical);
         block& stored = blocks_.emplace(address.begin, std::move(b)).first->second;
@@ -159,7 +156,7 @@ class overlap_checker {
                         log_.add("graph " + std::to_string(capture) + " launched over live " +
                                  name(b->address) + at_bytes(part));
                 });
-                require_ended(e, at, "graph " + std::to_string(capture) + " launched");
+                require_ended(e, at, [&] { return "graph " + std::to_string(capture) + " launched"; });
             }
         }
     }
@@ -246,11 +243,13 @@ class overlap_checker {
         if (c.serials.insert(b.serial).second) c.addresses.push_back(b.address);
     }
 
-    void require_ended(extent e, timeline_id at, const std::string& who) {
+    /// `who()`: the text's subject, asked for only when there is something to tell.
+    template <class Who>
+    void require_ended(extent e, timeline_id at, Who&& who) {
         history_.for_each(e, [&](extent part, const shared_ends& last) {
             for (const point& p : last->entries()) {
                 if (at == 0 ? lines_.seen(p) : lines_.ordered(p, at)) continue;
-                log_.add(who + (at == 0 ? " for every stream" : " on stream " + std::to_string(at)) +
+                log_.add(who() + (at == 0 ? " for every stream" : " on stream " + std::to_string(at)) +
                          ", which does not stand after the last use of its bytes on " + text(p) +
                          at_bytes(part));
             }

@@ -7,13 +7,11 @@
 /// *Happens-before* says what a program may rely on (`timelines`). A piece of work moves both.
 ///
 ///   1. Streams are independent of each other, the default stream too: it does not wait for others as the
-///   legacy
-///      default stream does. That is the stricter model: code that is right here is right there.
-///   2. A destroyed stream's work runs to its end. Its handle goes to the next stream made; its identity
-///   never does.
+///      legacy default stream does. That is the stricter model: code that is right here is right there.
+///   2. A destroyed stream's work runs to its end. Its handle goes to the next stream made, its identity
+///      never does.
 ///   3. Work on a capturing stream does not run: it extends a *branch*, a timeline of the capture's own,
-///   whose moments
-///      count from the start of the graph.
+///      whose moments count from the start of the graph.
 ///   4. An event recorded in a capture carries the capture: a stream that waits for it joins that capture.
 ///   5. A capture is invalid once something forbidden has touched it; it ends only with `end_capture`.
 ///
@@ -38,14 +36,12 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 namespace tenure::sim {
 
-/// How strictly a capture was begun. All behave alike here, since the device's calls are made in relaxed
-/// mode.
+/// How strictly a capture was begun. All behave alike here: the device's calls are made in relaxed mode.
 enum class capture_mode : std::uint8_t { global, thread_local_, relaxed };
 
 struct stream {
@@ -53,6 +49,7 @@ struct stream {
     std::uint64_t capture = 0; ///< the capture it is in, or 0
     timeline_id branch = 0;    ///< its timeline inside that capture
     moment ready;              ///< end of the work enqueued so far
+    std::uint64_t unheld = 0;  ///< its position before `ready` came to depend on held work; while it does
     moment branch_ready;       ///< the same in its branch, from the start of the graph
     [[nodiscard]] timeline_id timeline() const noexcept { return capture != 0 ? branch : id; }
 };
@@ -77,10 +74,19 @@ class schedule {
     status synchronize_device() {
         const status s = wait_until(device_ready_);
         if (s != status::ok) return s;
-        std::unordered_set<timeline_id> captured;
-        for (const auto& [id, c] : captures_)
-            if (!c.ended) captured.insert(c.branches.begin(), c.branches.end());
-        lines_.observe_all(captured);
+        vector_clock limits;
+        for (const auto& [id, c] : captures_) {
+            if (c.ended) continue;
+            for (const timeline_id branch : c.branches) limits.raise({branch, 0});
+        }
+        // What is still held is work that this wait was told to leave out.
+        const auto limit = [&](stream& held) {
+            if (!held.ready.time(holds_)) limits.raise({held.id, held.unheld});
+        };
+        limit(default_);
+        streams_.for_each(limit);
+        std::for_each(held_orphans_.begin(), held_orphans_.end(), limit);
+        lines_.observe_all(limits);
         return s;
     }
 
@@ -101,6 +107,7 @@ class schedule {
             invalidate(s->capture);
         }
         lines_.close(s->id);
+        if (!s->ready.time(holds_)) held_orphans_.push_back(*s);
         streams_.erase(handle);
     }
 
@@ -135,6 +142,7 @@ class schedule {
         if (s->capture != 0) return log_.add("held work cannot be captured");
         const std::size_t hold = holds_.begin();
         open_holds_[handle].push_back(hold);
+        if (s->ready.time(holds_)) s->unheld = lines_.current(s->id).position;
         s->ready.after_hold(hold);
         if (device_waits) device_ready_.join(s->ready);
         lines_.advance(s->id);
@@ -146,6 +154,9 @@ class schedule {
         for (const std::size_t hold : it->second) holds_.finish(hold, now_);
         open_holds_.erase(it);
         (void)device_ready_.time(holds_); // drops the terms that are known now
+        held_orphans_.erase(std::remove_if(held_orphans_.begin(), held_orphans_.end(),
+                                           [this](stream& s) { return s.ready.time(holds_).has_value(); }),
+                            held_orphans_.end());
     }
 
     result<stream_state, status> describe(stream_handle handle) {
@@ -219,6 +230,7 @@ class schedule {
         if (s == nullptr || e == nullptr) return status::invalid_value;
         if (!e->recorded) return status::ok;
         if (e->capture == 0 && s->capture == 0) {
+            if (s->ready.time(holds_)) s->unheld = lines_.current(s->id).position;
             s->ready.join(e->ready);
             lines_.join(s->id, e->clock);
             return status::ok;
@@ -360,8 +372,7 @@ class schedule {
 
     violation_log& log_;
     nanoseconds now_{0};
-    std::uint64_t last_id_ =
-        default_stream_id; ///< streams, captures and their branches are numbered together
+    std::uint64_t last_id_ = default_stream_id; ///< streams, captures and branches are numbered together
     stream default_;
     handle_table<stream_handle, stream> streams_{0x5'0000'0000};
     handle_table<event_handle, event> events_{0xe'0000'0000};
@@ -369,6 +380,7 @@ class schedule {
     std::unordered_map<stream_handle, std::vector<std::size_t>>
         open_holds_; ///< by handle: destroyed streams' too
     hold_list holds_;
+    std::vector<stream> held_orphans_; ///< destroyed streams whose end depends on held work
     moment device_ready_;
     timelines lines_;
 };

@@ -5,19 +5,15 @@
 ///
 ///     stream 2   --1----2----3--(event)--4-->          clock of stream 3 after its wait: {2: 3}
 ///     stream 3   --1------------------(wait)--2-->     so its work 2 stands after works 1 to 3 of stream 2
-///     host       ----------(query ok)------------>     and what the host has seen stands before all later
-///     work
+///     host       ----------(query ok)------------>     and what the host has seen is before all later work
 ///
 /// Only orders that a program can rely on count. Work that merely *happened* to be over, by the virtual
 /// clock, orders nothing until the host has learned of it through a query or a wait.
 ///
 ///   1. `seen`: what the host knows to be over. The host has one clock for all its threads: a thread that
-///   learned
-///      something is taken to have told the others, which a lock between them does.
-///   2. Work enqueued now stands after everything the host has seen, so clocks need no entries at or below
-///   `seen`.
-///   3. A timeline that is closed and wholly seen is forgotten; work of a forgotten timeline stands before
-///   everything.
+///      learned something is taken to have told the others, as a lock between them does.
+///   2. Work enqueued now stands after all that the host has seen, so clocks hold only entries beyond it.
+///   3. A timeline that is closed and wholly seen is forgotten; its work stands before everything.
 ///
 /// Rule 3 keeps programs that make thousands of short-lived streams cheap. Closed timelines that nobody ever
 /// waits for are dropped by `sweep` as soon as nobody can ask for them.
@@ -29,6 +25,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -89,22 +86,18 @@ class timelines {
         }
     }
 
-    /// Effects: the host has learned that everything is over, but on the timelines in `pending`.
-    void observe_all(const std::unordered_set<timeline_id>& pending) {
+    /// Effects: the host has learned that everything is over, on the timelines in `limits` only up to there.
+    void observe_all(const vector_clock& limits) {
+        std::unordered_set<timeline_id> limited;
+        for (const point& p : limits.entries()) limited.insert(p.timeline);
         for (auto it = lines_.begin(); it != lines_.end();) {
-            if (pending.count(it->first) != 0) {
-                ++it;
-                continue;
-            }
-            it->second.seen = it->second.position;
-            if (it->second.closed) {
-                it = lines_.erase(it);
-                --closed_;
-            } else {
-                it->second.past = {};
-                ++it;
-            }
+            if (limited.count(it->first) == 0) it->second.seen = it->second.position;
+            const bool over = it->second.closed && it->second.seen == it->second.position;
+            closed_ -= over ? 1 : 0;
+            it = over ? lines_.erase(it) : std::next(it);
         }
+        observe(limits);
+        for (auto& [id, l] : lines_) drop_redundant(l.past);
     }
 
     /// Returns: whether the host knows that `p` is over.
@@ -123,8 +116,7 @@ class timelines {
     /// Returns: number of timelines that are closed but not wholly seen.
     [[nodiscard]] std::size_t closed() const noexcept { return closed_; }
 
-    /// Effects: forgets closed timelines that are not in `asked_for`: no one can ask for their order any
-    /// more.
+    /// Effects: forgets closed timelines that are not in `asked_for`: nobody can ask for their order.
     void sweep(const std::unordered_set<timeline_id>& asked_for) {
         for (auto it = lines_.begin(); it != lines_.end();) {
             if (it->second.closed && asked_for.count(it->first) == 0) {

@@ -1,0 +1,3 @@
+// The policies that this suite runs over.
+
+#include "support/policy_subjects.hpp"

@@ -1,0 +1,134 @@
+#pragma once
+
+/// \file
+/// The policies of the list, instantiated. To be included by exactly one file of each suite.
+
+#include <tenure/policy.hpp>
+#include <tenure/policy/slab_and_caching.hpp>
+#include <tenure/tenancy/arena.hpp>
+
+#include "support/direct_resource.hpp"
+#include "support/policy_list.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+namespace tenure::test {
+
+template <resource Policy>
+class live_policy_of final : public live_policy {
+  public:
+    template <class... Arguments>
+    explicit live_policy_of(Arguments&&... arguments) : policy_(std::forward<Arguments>(arguments)...) {}
+    resource_ref ref() override { return policy_; }
+    void release_captured(std::uint64_t capture) override { release(policy_, capture); }
+
+  private:
+    template <class P>
+    static void release(P& p, std::uint64_t capture) {
+        if constexpr (requires { p.release_captured(capture); })
+            p.release_captured(capture);
+        else if constexpr (requires { p.policy(); })
+            release(p.policy(), capture);
+    }
+    Policy policy_;
+};
+
+template <class Policy, class... Arguments>
+std::unique_ptr<live_policy> alive(Arguments&&... arguments) {
+    return std::make_unique<live_policy_of<Policy>>(std::forward<Arguments>(arguments)...);
+}
+
+/// The default options, but that pools of one layout grow by less: the suites count in tens of MiB.
+template <class Options>
+Options options_for_tests() {
+    Options o{};
+    if constexpr (requires { o.segment_bytes; }) o.segment_bytes = 32_MiB;
+    if constexpr (requires { o.small.segment_bytes; }) o.small.segment_bytes = 32_MiB;
+    return o;
+}
+
+template <template <class> class Policy>
+policy_subject plain(const policy_traits& traits) {
+    return {traits, [](sim::device& d) {
+                using policy = Policy<sim::device>;
+                return alive<policy>(d, options_for_tests<typename policy::options_type>());
+            }};
+}
+
+/// The policy in an arena without a limit, which promises all that the policy does.
+template <template <class> class Policy>
+policy_subject in_arena(policy_traits traits) {
+    traits.names_other_owner = because("arenas know of each other");
+    return {traits, [](sim::device& d) {
+                using tenant = arena<Policy, sim::device>;
+                return alive<tenant>(d, arena_options{.name = "tenant"},
+                                     options_for_tests<typename tenant::policy_options>());
+            }};
+}
+
+inline constexpr deviation pads_segments =
+    because("a segment aligned further than the device aligns begins inside of its allocation");
+inline constexpr deviation keeps_to_one_stream =
+    because("as in PyTorch, a cached block belongs to one stream for as long as its segment lives");
+
+inline constexpr deviation captured_apart =
+    because("captured bytes are counted as a kind of their own, beside live and free ones");
+
+inline constexpr policy_traits of_range_pools{.pads_segments = pads_segments};
+inline constexpr policy_traits of_caching{
+    .does_not_know_pending = keeps_to_one_stream,
+    .does_not_share = keeps_to_one_stream,
+    .pads_segments = pads_segments,
+    .counts_captured_apart = captured_apart,
+};
+inline constexpr policy_traits of_async{
+    .refuses_in_capture = because("an allocation node of a graph bypasses every limit"),
+    .shows_only_blocks = because("the driver does not show what it holds free"),
+    .does_not_know_largest_free = because("the driver does not tell"),
+    .does_not_know_pending = because("the driver does not tell pending from fragmented"),
+    .release_needs_stream = because("the driver's free names a stream"),
+};
+
+#define TENURE_POLICY(NAME, ...)                                                                             \
+    template <>                                                                                              \
+    const policy_subject& subject_of<NAME>() {                                                               \
+        static const policy_subject subject = __VA_ARGS__;                                                   \
+        return subject;                                                                                      \
+    }
+
+TENURE_POLICY(policy::direct, plain<direct_resource>({
+                                  .keeps_nothing = because("every block is an allocation of the device"),
+                                  .does_not_know_largest_free = because("it holds nothing free"),
+                              }))
+TENURE_POLICY(policy::async, plain<async_pool>(of_async))
+TENURE_POLICY(policy::best_fit, plain<best_fit_pool>(of_range_pools))
+TENURE_POLICY(policy::exact_best_fit, plain<exact_best_fit_pool>(of_range_pools))
+TENURE_POLICY(policy::buddy, plain<buddy_pool>(of_range_pools))
+TENURE_POLICY(policy::slab, plain<slab_pool>(of_range_pools))
+TENURE_POLICY(policy::caching, plain<caching_pool>(of_caching))
+TENURE_POLICY(policy::caching_sharing,
+              policy_subject{
+                  {
+                      .does_not_know_pending = because("what other streams hold free counts as free"),
+                      .pads_segments = pads_segments,
+                      .counts_captured_apart = captured_apart,
+                  },
+                  [](sim::device& d) {
+                      return alive<caching_pool<sim::device>>(d, caching_options{.cross_stream_reuse = true});
+                  }})
+TENURE_POLICY(
+    policy::binned,
+    plain<slab_and_caching>({
+        .does_not_know_pending = keeps_to_one_stream,
+        .has_parts = because("its parts have their peaks at different times, and each reports for itself"),
+        .does_not_share = keeps_to_one_stream,
+        .pads_segments = pads_segments,
+        .counts_captured_apart = captured_apart,
+    }))
+TENURE_POLICY(policy::arena_of_best_fit, in_arena<best_fit_pool>(of_range_pools))
+TENURE_POLICY(policy::arena_of_caching, in_arena<caching_pool>(of_caching))
+TENURE_POLICY(policy::arena_of_async, in_arena<async_pool>(of_async))
+
+} // namespace tenure::test
