@@ -3,6 +3,7 @@
 /// \file
 /// Layer `core`: units, errors, bit arithmetic, small containers. Includes nothing of the other layers.
 
+#include <tenure/core/address_ranges.hpp>
 #include <tenure/core/bits.hpp>
 #include <tenure/core/error.hpp>
 #include <tenure/core/handles.hpp>

@@ -42,6 +42,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 namespace tenure::cli {
@@ -62,19 +63,19 @@ struct play_state {
         void* pointer = nullptr;         ///< null: not handed out (yet, or any more)
         stream_handle held_by = nullptr; ///< null: not freed yet
         sim_world::identity born_on = 0;
-        std::uint32_t freed_on = 0; ///< number of the stream
+        sim_world::identity freed_on = 0;
     };
-    std::vector<place> blocks; ///< by id
-    std::uint64_t calls = 0;   ///< allocate and deallocate calls made
+    std::vector<place> blocks;                                                   ///< by id
+    std::unordered_map<std::uint32_t, std::vector<sim_world::identity>> used_on; ///< by id, until the free
+    std::uint64_t calls = 0; ///< allocate and deallocate calls made
 };
 
 /// Effects: carries all events out.
 template <resource R, class Watch>
 void play(const trace& t, const tenants<R>& pools, sim_world& world, Watch& watch, late_free late,
           play_state& state) {
-    const auto give_back = [&](const event& e, void* p, std::uint32_t stream) {
+    const auto give_back = [&](const event& e, void* p, stream_handle s) {
         R& pool = *pools[e.arena];
-        const stream_handle s = world.stream(stream);
         watch.freed(p, s);
         ++state.calls;
         if constexpr (Watch::watches) {
@@ -83,6 +84,14 @@ void play(const trace& t, const tenants<R>& pools, sim_world& world, Watch& watc
         } else {
             pool.deallocate(s, p, e.bytes, default_alignment);
         }
+    };
+
+    const auto forget_uses = [&](std::uint32_t id) {
+        if (state.used_on.empty()) return;
+        const auto uses = state.used_on.find(id);
+        if (uses == state.used_on.end()) return;
+        for (const sim_world::identity s : uses->second) world.unneeded(s);
+        state.used_on.erase(uses);
     };
 
     state.blocks.resize(t.blocks.size());
@@ -117,20 +126,25 @@ void play(const trace& t, const tenants<R>& pools, sim_world& world, Watch& watc
                 pools[e.arena]->record_use(p, b.held_by);
                 watch.used(p, b.held_by);
             } else {
-                b.freed_on = e.stream;
+                b.freed_on = world.identity_of(e.stream);
+                world.needed(b.freed_on);
                 break;
             }
-            give_back(e, p, e.stream);
+            give_back(e, p, world.stream(e.stream));
+            forget_uses(e.id);
             break;
         }
         case op::complete: {
             play_state::place& b = state.blocks[e.id];
             if (b.pointer == nullptr) break; // refused, or ended with its free
             watch.ended(b.pointer, e.bytes);
-            if (late == late_free::held)
+            if (late == late_free::held) {
                 world.let_go(b.held_by);
-            else
-                give_back(e, b.pointer, b.freed_on);
+            } else {
+                give_back(e, b.pointer, world.handle_of(b.freed_on));
+                world.unneeded(b.freed_on);
+            }
+            forget_uses(e.id);
             b = {};
             break;
         }
@@ -140,6 +154,8 @@ void play(const trace& t, const tenants<R>& pools, sim_world& world, Watch& watc
             const stream_handle s = world.stream(e.stream);
             pools[e.arena]->record_use(p, s);
             watch.used(p, s);
+            state.used_on[e.id].push_back(world.identity_of(e.stream));
+            world.needed(world.identity_of(e.stream));
             break;
         }
         case op::work: world.launch(e.stream, e.bytes); break;

@@ -5,7 +5,16 @@
 ///
 /// A trace numbers its streams; here each number becomes a stream of the device when it is first mentioned,
 /// and again when it is mentioned after its destruction (with a handle that the device may well have
-/// recycled).
+/// recycled):
+///
+///     number 3   -- destroyed -->   number 3        two streams with identities of their own,
+///     identity 5                    identity 8      perhaps with one and the same handle
+///
+/// Invariants: the program keeps its side of the contract of `tenure::resource`.
+///   1. A stream is really destroyed only when nobody needs it any more: no block that `record_use` named it
+///   for is
+///      still allocated, no free on it is still to be made.
+///   2. Who frees a block on another stream than its own has ordered the two (`order`).
 ///
 /// What the program itself asks of the device (waiting, ordering its streams) is not the allocator's doing:
 /// such calls are made through `as_program`, which keeps them out of the counts.
@@ -14,7 +23,7 @@
 /// uses this block, and is done at this very event": the traces say when, not why. On a GPU `cudaFree` would
 /// wait for it; here it does not, because the event that ends the hold cannot come first.
 ///
-/// Externally synchronised.
+/// Complexity: constant for everything but `settle` and `clear`. Externally synchronised.
 
 #include "errors.hpp"
 
@@ -25,25 +34,33 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace tenure::cli {
 
 class sim_world {
   public:
-    sim_world(sim::device& device, std::uint32_t streams) : device_(&device), streams_(streams) {
-        streams_[0] = {default_stream, 0, true};
+    /// Of a stream, never reused; 0 is the default stream.
+    using identity = std::uint32_t;
+
+    sim_world(sim::device& device, std::uint32_t streams) : device_(&device), current_(streams, none) {
+        lives_.push_back({default_stream, nullptr, 0, true, true});
+        current_[0] = 0;
     }
 
     sim_world(const sim_world&) = delete;
     sim_world& operator=(const sim_world&) = delete;
 
-    /// Identity of a stream, never reused; 0 is the default stream.
-    using identity = std::uint32_t;
-
-    [[nodiscard]] stream_handle stream(std::uint32_t number) { return living(number).handle; }
-    [[nodiscard]] identity identity_of(std::uint32_t number) { return living(number).id; }
+    [[nodiscard]] identity identity_of(std::uint32_t number) {
+        if (current_[number] == none) {
+            current_[number] = static_cast<identity>(lives_.size());
+            lives_.push_back({device_->create_stream(), nullptr, 0, true, true});
+        }
+        return current_[number];
+    }
+    /// Requires: the stream is not destroyed, or still needed.
+    [[nodiscard]] stream_handle handle_of(identity id) const { return lives_[id].handle; }
+    [[nodiscard]] stream_handle stream(std::uint32_t number) { return lives_[identity_of(number)].handle; }
 
     /// Effects: it is `t_us` now, or later: driver calls and waiting take time, too.
     void advance_to(std::uint64_t t_us) {
@@ -59,33 +76,36 @@ class sim_world {
         as_program([&] { require(device_->synchronize(s), "waiting for a stream"); });
     }
 
+    /// Effects: the number's next mention is a new stream.
     void destroy(std::uint32_t number) {
-        stream_entry& s = living(number);
-        as_program([&] { last_words_.emplace_back(s.id, mark(s.handle)); });
-        device_->destroy_stream(s.handle);
-        s.alive = false;
+        life& l = lives_[identity_of(number)];
+        current_[number] = none;
+        l.wanted = false;
+        as_program([&] { l.end = mark(l.handle); });
+        end_if_unneeded(l);
     }
 
-    /// Effects: what `to` does from now on comes after all that the stream `from` (living or destroyed) did
-    /// so far.
+    /// Effects: the stream outlives its destruction until `unneeded` has been called as often.
+    void needed(identity id) noexcept { ++lives_[id].users; }
+    void unneeded(identity id) {
+        --lives_[id].users;
+        end_if_unneeded(lives_[id]);
+    }
+
+    /// Effects: what `to` does from now on comes after all that the stream `from`, destroyed or not, did so
+    /// far.
     void order(identity from, std::uint32_t to) {
         const stream_handle later = stream(to);
-        if (streams_[to].id == from) return;
         as_program([&] {
-            for (const auto& [id, end] : last_words_) {
-                if (id == from) return require(device_->wait(later, end), "ordering two streams");
-            }
-            for (const stream_entry& s : streams_) {
-                if (!s.alive || s.id != from) continue;
-                const event_handle now = mark(s.handle);
-                require(device_->wait(later, now), "ordering two streams");
-                require(device_->destroy_event(now), "destroying an event");
-                return;
-            }
+            const life& l = lives_[from];
+            if (!l.wanted) return require(device_->wait(later, l.end), "ordering two streams");
+            const event_handle now = mark(l.handle);
+            require(device_->wait(later, now), "ordering two streams");
+            require(device_->destroy_event(now), "destroying an event");
         });
     }
 
-    /// Returns: the stream of a new hold. Requires: `let_go` before the device is destroyed.
+    /// Returns: the stream of a new hold. Requires: `let_go` before `settle`.
     [[nodiscard]] stream_handle hold() {
         if (spare_.empty()) spare_.push_back(device_->create_stream());
         const stream_handle s = spare_.back();
@@ -102,26 +122,26 @@ class sim_world {
     /// Effects: the host waits until all the program's work is over. Requires: nothing is held.
     void settle() {
         as_program([&] {
-            for (const stream_entry& s : streams_)
-                if (s.alive) require(device_->synchronize(s.handle), "waiting for a stream");
+            for (const life& l : lives_) {
+                if (l.exists)
+                    require(device_->synchronize(l.handle), "waiting for a stream");
+                else
+                    require(device_->synchronize(l.end), "waiting for an event");
+            }
             for (const stream_handle s : spare_) require(device_->synchronize(s), "waiting for a stream");
-            for (const auto& [id, end] : last_words_)
-                require(device_->synchronize(end), "waiting for an event");
         });
     }
 
     /// Effects: destroys all streams and events of the program. Requires: `settle` was called.
     void clear() {
-        as_program([&] {
-            for (const auto& [id, end] : last_words_)
-                require(device_->destroy_event(end), "destroying an event");
-        });
-        last_words_.clear();
-        for (stream_entry& s : streams_) {
-            if (s.alive && s.id != 0) device_->destroy_stream(s.handle);
-            s.alive = false;
+        for (life& l : lives_) {
+            if (l.exists && l.handle != default_stream) device_->destroy_stream(l.handle);
+            as_program([&] {
+                if (l.end != nullptr) require(device_->destroy_event(l.end), "destroying an event");
+            });
         }
         for (const stream_handle s : spare_) device_->destroy_stream(s);
+        lives_.clear();
         spare_.clear();
     }
 
@@ -136,19 +156,21 @@ class sim_world {
         return device_->driver_time() - program_time_;
     }
 
-    [[nodiscard]] sim::device& device() noexcept { return *device_; }
-
   private:
-    struct stream_entry {
+    static constexpr identity none = static_cast<identity>(-1);
+
+    struct life {
         stream_handle handle = nullptr;
-        identity id = 0;
-        bool alive = false;
+        event_handle end = nullptr; ///< marked when it was destroyed
+        std::uint32_t users = 0;
+        bool wanted = true; ///< by the program
+        bool exists = true; ///< on the device
     };
 
-    stream_entry& living(std::uint32_t number) {
-        stream_entry& s = streams_[number];
-        if (!s.alive) s = {device_->create_stream(), ++last_identity_, true};
-        return s;
+    void end_if_unneeded(life& l) {
+        if (l.wanted || l.users != 0 || !l.exists) return;
+        device_->destroy_stream(l.handle);
+        l.exists = false;
     }
 
     event_handle mark(stream_handle s) {
@@ -173,10 +195,9 @@ class sim_world {
     }
 
     sim::device* device_;
-    std::vector<stream_entry> streams_; ///< by the trace's number
-    identity last_identity_ = 0;
-    std::vector<std::pair<identity, event_handle>> last_words_; ///< ends of destroyed streams
-    std::vector<stream_handle> spare_;                          ///< idle streams for holds
+    std::vector<identity> current_;    ///< by the trace's number
+    std::vector<life> lives_;          ///< by identity
+    std::vector<stream_handle> spare_; ///< idle streams for holds
     std::array<std::uint64_t, sim::call_kinds> program_calls_{};
     std::chrono::nanoseconds program_time_{0};
 };

@@ -3,10 +3,10 @@
 /// fail in turn, which must change nothing; `deallocate`, `recolor`, `absorb` and `remove` must not ask for
 /// any.
 ///
-/// The global `operator new` of this test program is replaced here. Threads other than the testing one never
-/// see it.
+/// The global `operator new` of this test program is replaced, see `failing_host_memory.hpp`.
 
 #include "support/catch.hpp"
+#include "support/failing_host_memory.hpp"
 #include "support/layout_oracle.hpp"
 #include "support/random.hpp"
 
@@ -26,65 +26,9 @@
 
 namespace {
 
-thread_local std::uint64_t requests = 0; ///< of host memory, so far
-thread_local std::uint64_t fail_at = 0;  ///< the request that fails; 0: none
-
-void* get(std::size_t n, std::size_t alignment) {
-    if (++requests == fail_at) throw std::bad_alloc();
-    const std::size_t whole = (std::max(n, std::size_t{1}) + alignment - 1) / alignment * alignment;
-    void* const p =
-        alignment <= alignof(std::max_align_t) ? std::malloc(whole) : std::aligned_alloc(alignment, whole);
-    if (!p) throw std::bad_alloc();
-    return p;
-}
-
-/// Not inlined: g++ would take an `operator delete` that it sees calling `free` for a mistake.
-[[gnu::noinline]] void put(void* p) noexcept {
-    std::free(p);
-}
-
-} // namespace
-
-void* operator new(std::size_t n) {
-    return get(n, 1);
-}
-void* operator new[](std::size_t n) {
-    return get(n, 1);
-}
-void* operator new(std::size_t n, std::align_val_t a) {
-    return get(n, static_cast<std::size_t>(a));
-}
-void* operator new[](std::size_t n, std::align_val_t a) {
-    return get(n, static_cast<std::size_t>(a));
-}
-void operator delete(void* p) noexcept {
-    put(p);
-}
-void operator delete[](void* p) noexcept {
-    put(p);
-}
-void operator delete(void* p, std::size_t) noexcept {
-    put(p);
-}
-void operator delete[](void* p, std::size_t) noexcept {
-    put(p);
-}
-void operator delete(void* p, std::align_val_t) noexcept {
-    put(p);
-}
-void operator delete[](void* p, std::align_val_t) noexcept {
-    put(p);
-}
-void operator delete(void* p, std::size_t, std::align_val_t) noexcept {
-    put(p);
-}
-void operator delete[](void* p, std::size_t, std::align_val_t) noexcept {
-    put(p);
-}
-
-namespace {
-
 using namespace tenure;
+using test::host_memory::fail_at;
+using test::host_memory::requests;
 
 struct picture {
     std::vector<layout::block_view> blocks;

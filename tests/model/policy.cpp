@@ -55,8 +55,10 @@ POLICY_TEST_CASE("random programs with blocks of many GiB", "[model][policy]") {
     CAPTURE(seed());
     std::mt19937_64 rng(seed());
     for (int i = 0; i < 2; ++i)
-        run_program(subject, rng(), {.steps = 200, .largest = 20_GiB, .largest_alignment = max_alignment},
-                    300_GiB);
+        run_program(
+            subject, rng(),
+            {.steps = 200, .largest = 20_GiB, .largest_alignment = max_alignment, .padding = no_limit},
+            300_GiB);
 }
 
 POLICY_TEST_CASE("random programs on many streams", "[model][policy]") {

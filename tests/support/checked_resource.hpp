@@ -100,9 +100,10 @@ class checked_resource {
         resource_->deallocate_sync(p, n, a);
     }
 
+    /// A block of `allocate_sync` is no stream's: its recorded uses are waited for, no others.
     void release(void* p) noexcept {
         if (const std::optional<live_block> b = leave(p, std::nullopt))
-            b->sync ? device_->block_freed_sync(p) : device_->block_freed(p, b->stream);
+            device_->block_freed(p, b->sync ? no_stream() : b->stream);
         resource_->release(p);
     }
 
@@ -128,6 +129,9 @@ class checked_resource {
     [[nodiscard]] bool validate() const noexcept { return resource_->validate(); }
 
   private:
+    /// A handle that never is a stream's.
+    static stream_handle no_stream() noexcept { return static_cast<stream_handle>(to_pointer(1)); }
+
     static std::string name(const void* p, std::size_t n) {
         std::ostringstream text;
         text << p << " (" << n << " bytes)";

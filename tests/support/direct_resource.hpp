@@ -6,7 +6,8 @@
 /// against.
 ///
 /// The device waits for all its work when memory goes back to it, so no order between streams is left to keep. A free
-/// that the device refuses (work that never ends, a capture) is kept and tried again by later calls.
+/// that the device refuses (work that never ends) is kept and tried again by later calls. What a graph uses that is
+/// being captured is kept until `release_captured`.
 /// Thread-safety: thread-safe.
 
 #include <tenure/core.hpp>

@@ -9,9 +9,8 @@
 /// `policy_subject`, and are instantiated in one file for each suite, which includes `policy_subjects.hpp`.
 ///
 /// To add a policy: its name in `TENURE_POLICIES`, and one line in `policy_subjects.hpp`. Where a policy
-/// legitimately differs from the others it says so with a reason, `.x = because("...")`; the suite then
-/// checks the difference instead of the rule, and shows the reason when that fails. Nothing is skipped
-/// silently.
+/// legitimately differs from the others it says so with a reason, `.x = because("...")`; the suite then checks the
+/// difference instead of the rule, and shows the reason when that fails. Nothing is skipped silently.
 
 #include <tenure/device/sim_device.hpp>
 #include <tenure/resource/resource_ref.hpp>
@@ -43,8 +42,6 @@ struct policy_traits {
     deviation does_not_know_largest_free{};
     /// A failure that frees pending on other streams would avert is not named `stream_pending`.
     deviation does_not_know_pending{};
-    /// Freed memory that other streams' work still delays is not counted in `usage().pending`.
-    deviation leaves_pending_to_driver{};
     /// Peaks are upper bounds, and destruction is reported by each part.
     deviation has_parts{};
     /// Free memory serves only the stream that has it, until it goes back to the device.
@@ -53,6 +50,8 @@ struct policy_traits {
     deviation names_other_owner{};
     /// An alignment beyond the device's granularity costs bytes that are reserved and in no block.
     deviation pads_segments{};
+    /// Bytes kept for captured graphs are counted beside `allocated`, not in it.
+    deviation counts_captured_apart{};
     /// `release` asks the stream of the allocation, so that stream must exist.
     deviation release_needs_stream{};
 };

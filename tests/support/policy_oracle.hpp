@@ -4,8 +4,7 @@
 /// Random programs for policies, and a simple oracle of what a policy must answer.
 ///
 ///     make_program(seed) --> steps --> policy_runner --> checked_resource --> policy --> sim::device
-///                                          |                 (live blocks disjoint, order of streams
-///                                          respected)
+///                                          |             live blocks disjoint, streams' order respected
 ///                                          +--> bytes and blocks that must be counted
 ///
 /// A step names blocks and streams by numbers that are taken modulo what there is when it runs, so a program
@@ -58,8 +57,9 @@ struct program_options {
     std::size_t steps = 400;
     std::size_t streams = 4;      ///< at the start
     std::size_t largest = 64_MiB; ///< bytes
-    std::size_t largest_alignment = 4_MiB;
+    std::size_t largest_alignment = 2_MiB;
     bool short_lived_streams = true;
+    std::size_t padding = 0; ///< bytes that large alignments may cost, see `disagreement`
 };
 
 inline std::vector<step> make_program(std::uint64_t seed, const program_options& o) {
@@ -97,7 +97,7 @@ inline std::vector<step> make_program(std::uint64_t seed, const program_options&
 
 class policy_runner {
   public:
-    policy_runner(policy_world& world, const program_options& o) : world_(&world) {
+    policy_runner(policy_world& world, const program_options& o) : world_(&world), padding_(o.padding) {
         for (std::size_t i = 0; i < o.streams; ++i) world.stream();
     }
 
@@ -129,7 +129,7 @@ class policy_runner {
             return "reserved is not what the device has given";
         for (const block& b : live_)
             if (!world_->pool().owns(b.p)) return "a live block is not owned";
-        return test::disagreement(world_->pool().snapshot(), u, world_->traits);
+        return test::disagreement(world_->pool().snapshot(), u, world_->traits, padding_);
     }
 
     /// Effects: frees everything.
@@ -231,6 +231,7 @@ class policy_runner {
     }
 
     policy_world* world_;
+    std::size_t padding_;
     std::vector<block> live_;
     std::size_t requested_ = 0;
     std::size_t flowed_ = 0;

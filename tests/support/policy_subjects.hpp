@@ -73,11 +73,15 @@ inline constexpr deviation pads_segments =
 inline constexpr deviation keeps_to_one_stream =
     because("as in PyTorch, a cached block belongs to one stream for as long as its segment lives");
 
+inline constexpr deviation captured_apart =
+    because("captured bytes are counted as a kind of their own, beside live and free ones");
+
 inline constexpr policy_traits of_range_pools{.pads_segments = pads_segments};
 inline constexpr policy_traits of_caching{
     .does_not_know_pending = keeps_to_one_stream,
     .does_not_share = keeps_to_one_stream,
     .pads_segments = pads_segments,
+    .counts_captured_apart = captured_apart,
 };
 inline constexpr policy_traits of_async{
     .refuses_in_capture = because("an allocation node of a graph bypasses every limit"),
@@ -109,6 +113,7 @@ TENURE_POLICY(policy::caching_sharing,
                   {
                       .does_not_know_pending = because("what other streams hold free counts as free"),
                       .pads_segments = pads_segments,
+                      .counts_captured_apart = captured_apart,
                   },
                   [](sim::device& d) {
                       return alive<caching_pool<sim::device>>(d, caching_options{.cross_stream_reuse = true});
@@ -120,6 +125,7 @@ TENURE_POLICY(
         .has_parts = because("its parts have their peaks at different times, and each reports for itself"),
         .does_not_share = keeps_to_one_stream,
         .pads_segments = pads_segments,
+        .counts_captured_apart = captured_apart,
     }))
 TENURE_POLICY(policy::arena_of_best_fit, in_arena<best_fit_pool>(of_range_pools))
 TENURE_POLICY(policy::arena_of_caching, in_arena<caching_pool>(of_caching))

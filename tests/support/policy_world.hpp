@@ -180,7 +180,7 @@ inline std::string disagreement(const memory_snapshot& picture, const usage_coun
                 if (b.requested != 0) return "a free block with a request";
                 continue;
             }
-            allocated += b.size;
+            if (b.state != block_state::captured || !traits.counts_captured_apart) allocated += b.size;
             requested += b.requested;
             if (b.state == block_state::allocated) ++blocks;
             if (b.state == block_state::pending) pending += b.size;

@@ -13,7 +13,8 @@
 ///   1. Every range lies inside exactly one live allocation of the device, and no two overlap. A device that hands
 ///      out memory which is live already is caught here: the memory is not used and the call fails.
 ///   2. Sizes are multiples of the device's granularity: what is counted is what the device really takes.
-///   3. A segment leaves the list only after the device took it back. A refused free changes nothing.
+///   3. A segment leaves the list only after the device took it back. A refused free changes nothing;
+///      where nobody has a use for the segment, the device is asked again at the next occasion.
 ///
 /// Complexity: `acquire` and `give_back` cost a driver call (tens of microseconds) and a move of at most n small
 /// entries; `find` is O(log n). Thread-safety: thread-compatible.
@@ -62,6 +63,7 @@ class segments {
     /// Throws: `std::bad_alloc` when host memory is missing; then nothing has changed.
     result<segment_range, status> acquire(std::size_t bytes, std::size_t alignment) {
         entries_.reserve(entries_.size() + 1);
+        offer_refused();
         const std::size_t granularity = device_->allocation_granularity();
         const std::size_t size = round_up(bytes, granularity);
         result<void*, status> got = device_->allocate(size);
@@ -70,7 +72,8 @@ class segments {
         if (!is_aligned(to_address(*got), alignment)) {
             // The device aligns less than asked. Buy enough to choose an aligned base inside.
             if (const status s = device_->deallocate(*got, size); s != status::ok) {
-                insert({to_address(*got), size, to_address(*got), size}); // still ours: account for it
+                insert({to_address(*got), size, to_address(*got), size, true}); // still ours: account for it
+                ++refused_;
                 return s;
             }
             allocated = round_up(saturating_add(size, alignment), granularity);
@@ -78,7 +81,7 @@ class segments {
             if (!got) return got.error();
         }
         const std::uint64_t allocation = to_address(*got);
-        const entry bought{round_up(allocation, alignment), size, allocation, allocated};
+        const entry bought{round_up(allocation, alignment), size, allocation, allocated, false};
         if (overlaps(bought)) return status::failed; // not ours to give back: somebody's live memory
         insert(bought);
         return segment_range{bought.base, bought.size};
@@ -93,6 +96,27 @@ class segments {
         bytes_ -= it->allocated;
         entries_.erase(it);
         return status::ok;
+    }
+
+    /// Effects: the same for a range that nobody will ever use: when the device refuses, it is offered again
+    /// by `acquire` and `offer_refused`.
+    void discard(std::uint64_t base) noexcept {
+        if (give_back(base) == status::ok) return;
+        at(base)->refused = true;
+        ++refused_;
+    }
+
+    /// Effects: offers the device what nobody uses and it has refused to take back.
+    void offer_refused() noexcept {
+        if (refused_ == 0) return;
+        const auto gone = [this](const entry& e) {
+            if (!e.refused || device_->deallocate(to_pointer(e.allocation), e.allocated) != status::ok)
+                return false;
+            bytes_ -= e.allocated;
+            --refused_;
+            return true;
+        };
+        entries_.erase(std::remove_if(entries_.begin(), entries_.end(), gone), entries_.end());
     }
 
     /// Returns: the range that contains `address`, or one of size 0.
@@ -123,7 +147,13 @@ class segments {
         std::size_t size;
         std::uint64_t allocation; ///< what the device returned
         std::size_t allocated;    ///< what the device was asked for
+        bool refused;             ///< nobody's range, but the device did not take it back
     };
+
+    auto at(std::uint64_t base) noexcept {
+        return std::find_if(entries_.begin(), entries_.end(),
+                            [base](const entry& e) { return e.base == base; });
+    }
 
     auto at_or_before(std::uint64_t address) const noexcept {
         auto it = std::upper_bound(entries_.begin(), entries_.end(), address,
@@ -148,6 +178,7 @@ class segments {
     Device* device_;
     std::vector<entry> entries_; ///< by address
     std::size_t bytes_ = 0;
+    std::size_t refused_ = 0; ///< number of entries that are
 };
 
 } // namespace tenure

@@ -229,11 +229,12 @@ inline misuse_handler set_misuse_handler(misuse_handler handler) noexcept {
     return detail::current_misuse_handler.exchange(handler ? handler : &detail::print_misuse);
 }
 
-/// While it lives, misuse reported from this thread passes through `refine(m, context)` first, so that an owner can
-/// add what a part of it does not know (an arena its name). Scopes nest; the innermost refines first.
+/// While it lives, misuse reported from this thread passes through `refine(m, context)` first, so that an
+/// owner can add what a part of it does not know (an arena its name), or say that it is none (by returning
+/// false). Scopes nest; the innermost refines first.
 class misuse_scope {
   public:
-    using refiner = void (*)(misuse&, void* context) noexcept;
+    using refiner = bool (*)(misuse&, void* context) noexcept;
 
     misuse_scope(refiner function, void* context) noexcept
         : refine_(function), context_(context), outer_(innermost()) {
@@ -243,8 +244,11 @@ class misuse_scope {
     misuse_scope(const misuse_scope&) = delete;
     misuse_scope& operator=(const misuse_scope&) = delete;
 
-    static void refine(misuse& m) noexcept {
-        for (misuse_scope* s = innermost(); s != nullptr; s = s->outer_) s->refine_(m, s->context_);
+    /// Returns: whether it is to be reported.
+    static bool refine(misuse& m) noexcept {
+        for (misuse_scope* s = innermost(); s != nullptr; s = s->outer_)
+            if (!s->refine_(m, s->context_)) return false;
+        return true;
     }
 
   private:
@@ -259,8 +263,7 @@ class misuse_scope {
 
 /// Effects: hands `m` to the current handler.
 inline void report_misuse(misuse m) noexcept {
-    misuse_scope::refine(m);
-    detail::current_misuse_handler.load()(m);
+    if (misuse_scope::refine(m)) detail::current_misuse_handler.load()(m);
 }
 
 } // namespace tenure

@@ -9,8 +9,7 @@
 ///                         ^home(b), home(c)                   a lookup reads from home(x) to the first gap
 ///
 ///   1. Between an entry's home and its slot there is no gap. An erase moves later entries back instead of
-///   leaving a
-///      mark, so lookups never slow down with age.
+///      leaving a mark, so lookups never slow down with age.
 ///   2. At most half of the slots are taken; the table doubles when it would be more. It never shrinks.
 ///   3. The address 0 marks a gap; it is no key.
 ///

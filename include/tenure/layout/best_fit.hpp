@@ -58,9 +58,9 @@ class best_fit {
         return {std::max(rounded(n, a), round_up(preferred, granule)), std::max(a, granule)};
     }
 
-    /// Effects: adds r as one free block of domain d.
+    /// Effects: adds r as one free block of domain d. Returns: that block's id.
     /// Requires: granular, not empty, inside the space, disjoint from all others. Throws: `std::bad_alloc`.
-    void add(range r, domain d) {
+    block_id add(range r, domain d) {
         nodes_.reserve(1);
         ranges_.reserve();
         domains_.reserve();
@@ -69,6 +69,7 @@ class best_fit {
         nodes_[n].size = r.size;
         nodes_[n].range = ranges_.add(r, n);
         settle(n, d);
+        return n;
     }
 
     /// Effects: removes the range that starts at base if all of it is free, whatever its domains.

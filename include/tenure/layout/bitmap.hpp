@@ -19,19 +19,20 @@
 ///   1. Blocks tile their range; two free neighbours in one range never have the same domain.
 ///   2. A free block is in exactly one list: its class's in its domain's index, or its domain's only list.
 ///   3. A block knows whether its neighbours are free. A free between two used neighbours reads neither.
-///   4. A domain with more than `short_list` free blocks gets an index, as soon as one is idle: at the latest
-///   in the
-///      next `allocate` that asks for this domain. One without free blocks has none. So hundreds of domains
-///      cost 24 bytes each, and a free never needs memory.
+///   4. A domain with more than `short_list` free blocks gets an index as soon as one is idle, at the latest in
+///      the next `allocate` that asks for it. One without free blocks has none. So hundreds of domains cost
+///      24 bytes each, and a free never needs memory.
 ///   5. Of two blocks that become one, the lower keeps its id; a block that is split keeps its id for its
-///   lowest part.
+///      lowest part.
 ///
-/// Complexity: `allocate` O(1) per domain asked for as long as the first look finds a fit; else at most the
-/// blocks of one class, of those between request and request + alignment beyond the granule, respectively. A
-/// class remembers an upper bound of its sizes, so that a second futile request does not look again.
-/// `deallocate` O(1). `recolor` is linear in the free blocks of `from`, `absorb` in the smaller number of the
-/// two domains. Cost: 32 bytes a block, free or used; 9.4 KB a domain with many free blocks. Thread-safety:
-/// thread-compatible.
+/// Complexity: `allocate` is O(1) per domain asked for as long as the first look finds a fit. Else it looks at
+/// all blocks of the request's class; with an alignment beyond the granule, at all whose size lies between the
+/// request and request + alignment. A class remembers an upper bound of its sizes, so a futile request does
+/// not look again before a larger block has been there; under such an alignment the bound does not help, and
+/// each futile request looks at them all. `deallocate` is O(1). `recolor` is linear in the free blocks of
+/// `from`, `absorb` in the smaller number of the two domains.
+/// Cost: 32 bytes a block, free or used; 9.4 KB a domain with many free blocks.
+/// Thread-safety: thread-compatible.
 
 #include <tenure/core/bits.hpp>
 #include <tenure/core/node_table.hpp>

@@ -88,6 +88,19 @@ class pending_uses {
         blocks_[block].uses = no_node;
     }
 
+    /// Effects: forgets the use of a live block by the stream with identity `id`.
+    void forget(block_id block, std::uint64_t id) noexcept {
+        if (!any(block)) return;
+        for (node_index* link = &blocks_[block].uses; *link != no_node; link = &nodes_[*link].next_of_block) {
+            const node_index i = *link;
+            if (queues_[nodes_[i].queue].id != id) continue;
+            *link = nodes_[i].next_of_block;
+            drop(nodes_[i].queue);
+            nodes_.destroy(i);
+            return;
+        }
+    }
+
     /// Requires: `any(block)`. Effects: marks the work of every stream that uses the block.
     free_outcome begin_free(block_id block) noexcept {
         free_outcome outcome;

@@ -8,7 +8,7 @@
 /// *domains*, the colours that a layout puts on its free blocks:
 ///
 ///     domain 0, settled     every stream may take it: the host has seen the work pass
-///     domain 1, lost        nobody may: what it waits for is not known (a driver call failed)
+///     domain 1, lost        nobody may: what it waits for is not known (a driver call failed), until all work has passed
 ///     a lane per stream     open      freed on this stream, no event recorded since
 ///                           marked    freed before an event of this stream, up to four generations
 ///
@@ -16,14 +16,16 @@
 ///     allocate on s <-- open(s), marked(s), settled
 ///     miss on s:        reopen: marked(s) back to open(s), settled neighbours join it, so that neighbours merge
 ///
-/// Freeing and reusing on one stream makes no driver call. An event is recorded once per `mark_bytes` of freed memory,
-/// or when another stream has asked in vain, never once per free.
+/// Freeing and reusing on one stream makes no driver call. An event is recorded once per `mark_bytes` of
+/// freed memory (divided by the number of lanes), or when another stream has asked in vain, never once per
+/// free.
 ///
-/// The exact rule for destroyed streams: an event is recorded on a stream only inside a call that names the stream
-/// (the caller vouches that it lives), or when the handle is permanent (the default stream). Lanes are keyed by the
-/// identity of the stream, not by its handle, so a new stream that got a dead one's handle inherits nothing. Memory
-/// freed on a stream that died before its next mark, at most `mark_bytes` of it, stays in that lane: it is not lost,
-/// but only giving its segment back to the device (which waits for all work) makes it usable.
+/// The exact rule for destroyed streams: an event is recorded on a stream only inside a call that names the
+/// stream (the caller vouches that it lives), or when the handle is permanent (the default stream). Lanes are
+/// keyed by the identity of the stream, not by its handle, so a new stream that got a dead one's handle
+/// inherits nothing. Memory freed on a stream that died before its next mark, at most `mark_bytes` of it and
+/// what its frees still waited for on other streams, stays in that lane until all work of the device is known
+/// to have passed (`all_passed`): whenever a segment is given back, since the device waits then.
 ///
 /// Capture: nothing is recorded on a capturing stream. What an allocation inside a capture may use is only `settled`.
 ///
@@ -40,12 +42,14 @@
 #include <tenure/layout/layout.hpp>
 #include <tenure/ordering/event_cache.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace tenure {
@@ -84,13 +88,20 @@ class stream_order {
             for (std::size_t g = 0; g < l.generations; ++g) events_->release(l.marked[g].event);
     }
 
-    /// Effects: finds or makes the lane of a stream. Returns: it, or `no_lane` when all domains hold memory or host
-    /// memory is missing; memory freed on such a stream is `lost`.
+    /// Effects: when there are many lanes, polls, and forgets those that hold nothing. Lanes found before are
+    /// void then: to be called at the beginning of a call, before it asks for any.
     template <layout::layout Layout>
-    lane_id lane_of(std::uint64_t stream_id, const Layout& blocks) noexcept {
+    void tidy(Layout& blocks) noexcept {
+        if (by_id_.size() < sweep_at_ && !short_of_domains_) return;
+        poll(blocks);
+        sweep(blocks);
+    }
+
+    /// Effects: finds or makes the lane of a stream. Returns: it, or `no_lane` when all domains hold memory
+    /// or host memory is missing; memory freed on such a stream is `lost`.
+    lane_id lane_of(std::uint64_t stream_id) noexcept {
         if (last_ != no_lane && lanes_[last_].id == stream_id && lanes_[last_].in_use) return last_;
         if (const auto it = by_id_.find(stream_id); it != by_id_.end()) return last_ = it->second;
-        if (by_id_.size() >= sweep_at_) sweep(blocks);
         const domain open = take_domain();
         if (open == settled) return no_lane;
         try {
@@ -146,7 +157,7 @@ class stream_order {
         if (id == no_lane || lanes_[id].unmarked == 0) return;
         lane& l = lanes_[id];
         if (device_->permanent(stream)) l.permanent_handle = stream, l.permanent = true;
-        if (l.wanted || (!l.permanent && l.unmarked >= mark_bytes_)) mark(l, stream, blocks);
+        if (l.wanted || (!l.permanent && is_much(l.unmarked))) mark(l, stream, blocks);
     }
 
     /// Effects: for a lane that missed, makes all it may use one domain as far as blocks touch, so that they merge.
@@ -182,8 +193,25 @@ class stream_order {
         return settle_where(blocks, [this](event_handle e) { return device_->synchronize(e) == status::ok; });
     }
 
-    /// Effects: asks all lanes but `asker` to mark what they have: permanent streams at once, others at their next
-    /// call. Returns: whether an event was recorded.
+    /// Effects: the host has seen all work of the device pass: all free memory is settled, what was lost too.
+    template <layout::layout Layout>
+    void all_passed(Layout& blocks) noexcept {
+        for (lane& l : lanes_) {
+            if (!l.in_use) continue;
+            while (l.generations > 0) {
+                generation& g = l.marked[--l.generations];
+                blocks.recolor(g.color, settled);
+                retire(g);
+            }
+            blocks.recolor(l.open, settled);
+            l.unmarked = 0;
+            l.wanted = false;
+        }
+        blocks.recolor(lost, settled);
+    }
+
+    /// Effects: asks all lanes but `asker` to mark what they have: permanent streams at once, others at their
+    /// next call. Returns: whether an event was recorded.
     template <layout::layout Layout>
     bool ask_others(lane_id asker, Layout& blocks) noexcept {
         bool recorded = false;
@@ -238,6 +266,12 @@ class stream_order {
         bool wanted = false;
     };
 
+    /// The more lanes there are, the less each may hold unmarked: were all n lanes those of destroyed
+    /// streams, they would hold less than mark_bytes * (1 + ln n) in all.
+    [[nodiscard]] bool is_much(std::size_t unmarked) const noexcept {
+        return mark_bytes_ != no_limit && unmarked >= mark_bytes_ / by_id_.size();
+    }
+
     /// Closes `open` into a new generation. A refusing driver changes nothing; the next call tries again.
     template <layout::layout Layout>
     bool mark(lane& l, stream_handle stream, Layout& blocks) noexcept {
@@ -245,6 +279,7 @@ class stream_order {
             l.unmarked = 0;
             return false;
         }
+        drop_empty(l, blocks);
         const domain fresh = take_domain();
         if (fresh == settled) return false;
         const result<event_handle, status> event = events_->mark(stream);
@@ -282,6 +317,19 @@ class stream_order {
         return any;
     }
 
+    /// Generations whose memory the lane has used again need no event.
+    template <layout::layout Layout>
+    void drop_empty(lane& l, const Layout& blocks) noexcept {
+        std::size_t kept = 0;
+        for (std::size_t g = 0; g < l.generations; ++g) {
+            if (blocks.free_bytes(l.marked[g].color) == 0)
+                retire(l.marked[g]);
+            else
+                std::swap(l.marked[kept++], l.marked[g]);
+        }
+        l.generations = kept;
+    }
+
     void retire(generation& g) noexcept {
         events_->release(g.event);
         free_domains_.push_back(g.color);
@@ -295,7 +343,10 @@ class stream_order {
             free_domains_.pop_back();
             return d;
         }
-        if (next_domain_ == std::numeric_limits<domain>::max()) return settled;
+        if (next_domain_ == std::numeric_limits<domain>::max()) {
+            short_of_domains_ = true;
+            return settled;
+        }
         try {
             free_domains_.reserve(std::size_t{next_domain_} + 1);
         } catch (...) {
@@ -316,6 +367,7 @@ class stream_order {
             l.in_use = false;
         }
         sweep_at_ = std::max<std::size_t>(64, 2 * by_id_.size());
+        short_of_domains_ = false;
     }
 
     Device* device_;
@@ -328,6 +380,7 @@ class stream_order {
     lane_id last_ = no_lane;
     domain next_domain_ = 2;
     std::size_t sweep_at_ = 64;
+    bool short_of_domains_ = false;
 };
 
 } // namespace tenure

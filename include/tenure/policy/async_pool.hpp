@@ -7,36 +7,30 @@
 ///
 ///     allocate(s) ----> allocate_from(pool, s) ----> live block, remembered by address
 ///     deallocate(s) --> s waits for the streams of record_use ----> deallocate_to(pool, s)
-///                   \-> one of these streams is being captured ---> waiting: every one of them is marked by
-///                   an event
-///                       as soon as it can be; when all marks have passed, deallocate_to(pool, default
-///                       stream)
+///                   \-> one of these streams is being captured ---> waiting: each of them is marked by an event as
+///                       soon as it can be; when all marks have passed, deallocate_to(pool, default stream)
 ///
-/// Where blocks lie, when they are reused and by whom is the driver's decision. This class adds what the
-/// driver leaves out: misuse is found (a stale free of an address that was handed out again *succeeds* in the
-/// driver), uses on other streams are waited for, nothing reaches a graph capture, large alignments work, and
-/// the bytes are counted.
+/// Where blocks lie, when they are reused and by whom is the driver's decision. This class adds what the driver leaves
+/// out: misuse is found (a stale free of an address that was handed out again *succeeds* in the driver), uses on other
+/// streams are waited for, nothing reaches a graph capture, large alignments work, and the bytes are counted.
 ///
 /// Invariants:
-///   1. The pool is our own, never the device's default pool, and gives nothing back by itself: its reserved
-///   bytes
-///      grow only in an allocation and shrink only in our trims. So reading them in `usage` and around trims
-///      is exact, the peak included, and costs the hot path nothing.
+///   1. The pool is our own, never the device's default pool, and gives nothing back by itself: its reserved bytes
+///      grow only in an allocation and shrink only in our trims. So reading them in `usage` and around trims is exact,
+///      the peak included, and costs the hot path nothing.
 ///   2. An allocation on a capturing stream is refused: as a graph node it would bypass every limit.
-///   3. A block freed while its stream, or a stream that used it, is being captured goes back to the driver
-///   only after
+///   3. A block freed while its stream, or a stream that used it, is being captured goes back to the driver only after
 ///      that capture. Nothing of a free is ever recorded into a capture.
 ///   4. A free is never lost: what the driver refuses to take is kept, counted as pending, and offered again.
 ///   5. A free needs no host memory.
 ///   6. The extents of all blocks are disjoint; a driver that hands out live memory is caught at once.
-///   7. A stream is touched only in a call that names it, or if its handle is permanent. So a free that waits
-///   for a
-///      capture goes on with the first call on that stream after the capture. If there is none because the
-///      stream was destroyed, the block stays pending as long as the pool lives.
+///   7. A stream is touched only in a call that names it, or if its handle is permanent. So a free that waits for a
+///      capture goes on with the first call on that stream after the capture. If there is none because the stream was
+///      destroyed, the block stays pending as long as the pool lives.
 ///
-/// Complexity: O(log n) in the live blocks. Besides the driver's allocator, each path asks once for identity
-/// and capture of the stream (0.1 us), and a free marks and waits for every other stream that used the block
-/// (0.9 us each); about 1 us a pair. The driver has one lock, so more threads are slower, not faster.
+/// Complexity: O(log n) in the live blocks. Besides the driver's allocator, each path asks once for identity and
+/// capture of the stream (0.1 us), and a free marks and waits for every other stream that used the block (0.9 us
+/// each); about 1 us a pair. The driver has one lock, so more threads are slower, not faster.
 /// Thread-safety: thread-safe; one mutex, not held while the host waits.
 
 #include <tenure/core.hpp>
@@ -106,41 +100,15 @@ class async_pool {
     /// tell.
     [[nodiscard]] allocate_result try_allocate(stream_handle s, std::size_t n,
                                                std::size_t a = default_alignment) noexcept {
-        allocation_failure failure{.requested = n, .rounded = n};
-        {
-            const std::lock_guard lock(mutex_);
-            if (!is_power_of_two(a) || a > max_alignment) {
-                failure.cause = failure_cause::invalid_alignment;
-            } else if (n == 0) {
-                return static_cast<void*>(nullptr);
-            } else {
-                const result<void*, status> got = take(s, n, a, failure.rounded);
-                if (got) return *got;
-                failure.driver_status = got.error();
-                failure.cause = cause_of(got.error());
-                failure.pending = usage_.pending;
-                failure.free_bytes =
-                    usage_.reserved.current - std::min(usage_.allocated.current, usage_.reserved.current);
-            }
-            ++usage_.failures;
-        }
-        if (failure.cause == failure_cause::device || failure.cause == failure_cause::arena_limit) {
-            device_->explain(failure);
-            if (failure.free_bytes >= failure.rounded) failure.cause = failure_cause::fragmentation;
-        }
-        return failure;
+        return serve(s, n, a, false);
     }
 
-    /// Effects: see `tenure::resource`. The block is made on the default stream and the host waits until that
+    /// Effects: see `tenure::resource`. The block is made on the default stream, and the host waits until that
     /// stream has come to it.
     [[nodiscard]] void* allocate_sync(std::size_t n, std::size_t a = default_alignment) {
-        void* const p = allocate(default_stream, n, a);
-        if (p == nullptr) return p;
-        if (const status s = settle_default_stream(); s != status::ok) {
-            deallocate(default_stream, p, n, a);
-            throw_failure({.requested = n, .rounded = n, .cause = failure_cause::driver, .driver_status = s});
-        }
-        return p;
+        const allocate_result got = serve(default_stream, n, a, true);
+        if (!got) throw_failure(got.error());
+        return *got;
     }
 
     /// Effects, Returns: see `tenure::resource`. A free that has to wait, for a capture or because the driver
@@ -162,8 +130,8 @@ class async_pool {
             report_misuse(r.error());
     }
 
-    /// Effects: see `tenure::resource`. Requires: if the stream of the allocation was destroyed, the block is
-    /// no longer in use there.
+    /// Effects: see `tenure::resource`. Requires: the stream of the allocation still exists; or its handle names another
+    /// stream by now, and the block is no longer in use.
     void release(void* p) noexcept {
         if (p == nullptr) return;
         misuse_kind kind{};
@@ -246,7 +214,8 @@ class async_pool {
         for (const node& n : waiting_) pending += n.mapped().taken;
         return usage_.requested.current == requested && usage_.allocated.current == allocated + pending &&
                usage_.pending == pending && usage_.blocks.current == live_.size() &&
-               waiting_.capacity() >= live_.size() + waiting_.size();
+               waiting_.capacity() >= nodes_ && spare_.capacity() >= nodes_ &&
+               live_.size() + waiting_.size() + spare_.size() <= nodes_;
     }
 
   private:
@@ -285,8 +254,38 @@ class async_pool {
         }
     }
 
-    /// The part of `try_allocate` that needs the lock. Sets `rounded` to the bytes to be asked of the driver.
-    result<void*, status> take(stream_handle s, std::size_t n, std::size_t a, std::size_t& rounded) noexcept {
+    /// `for_all_streams`: the host waits, without the lock, until the block is there.
+    allocate_result serve(stream_handle s, std::size_t n, std::size_t a, bool for_all_streams) noexcept {
+        allocation_failure failure{.requested = n, .rounded = n};
+        {
+            std::unique_lock lock(mutex_);
+            if (n == 0) return static_cast<void*>(nullptr);
+            if (!is_power_of_two(a) || a > max_alignment) {
+                failure.cause = failure_cause::invalid_alignment;
+                return failure;
+            }
+            result<node, status> got = obtain(s, n, a, failure.rounded);
+            failure.driver_status = got ? status::ok : got.error();
+            if (got && for_all_streams) failure.driver_status = settle_default_stream(lock);
+            if (failure.driver_status == status::ok) return enter(std::move(*got));
+            if (got) undo(std::move(*got));
+            failure.cause = cause_of(failure.driver_status);
+            failure.pending = usage_.pending;
+            failure.free_bytes =
+                usage_.reserved.current - std::min(usage_.allocated.current, usage_.reserved.current);
+            ++usage_.failures;
+        }
+        if (failure.cause == failure_cause::device || failure.cause == failure_cause::arena_limit) {
+            device_->explain(failure);
+            if (failure.free_bytes >= failure.rounded) failure.cause = failure_cause::fragmentation;
+        }
+        return failure;
+    }
+
+    /// Effects: sets `rounded` to the bytes to be asked of the driver, and asks for them.
+    /// Returns: the block, which is not live yet, or the driver's answer; then nothing has changed.
+    result<node, status> obtain(stream_handle s, std::size_t n, std::size_t a,
+                                std::size_t& rounded) noexcept {
         rounded = saturating_add(round_up(n, granule), a > granule ? a - granule : 0);
         if (rounded > max_block_bytes) return status::out_of_memory;
         try {
@@ -311,32 +310,46 @@ class async_pool {
         if (!got) return got.error();
         if (overlaps(to_address(*got), rounded))
             return status::failed; // somebody's live memory: not ours to give back
-        const std::uint64_t address = round_up(to_address(*got), a);
         node fresh = std::move(spare_.back());
         spare_.pop_back();
-        fresh.key() = address;
+        fresh.key() = round_up(to_address(*got), a);
         block& b = fresh.mapped(); // `others` is empty, but may have capacity
         b.base = *got;
         b.requested = n;
         b.taken = rounded;
         b.home = home;
-        live_.insert(std::move(fresh));
-        usage_.requested.add(n);
-        usage_.allocated.add(rounded);
+        return fresh;
+    }
+
+    /// Effects: the block is live. Returns: its address.
+    void* enter(node fresh) noexcept {
+        const std::uint64_t address = fresh.key();
+        const block& b = fresh.mapped();
+        usage_.requested.add(b.requested);
+        usage_.allocated.add(b.taken);
         usage_.blocks.add(1);
-        remember(to_address(*got), rounded);
+        remember(to_address(b.base), b.taken);
+        live_.insert(std::move(fresh));
         return to_pointer(address);
+    }
+
+    /// Effects: gives a block back that never was live.
+    void undo(node fresh) noexcept {
+        block& b = fresh.mapped();
+        if (hand_over(b, b.home.stream)) return spare_.push_back(std::move(fresh));
+        usage_.allocated.add(b.taken);
+        wait_with(std::move(fresh));
     }
 
     /// Effects: makes sure that one more block can live, and later wait, without asking for host memory.
     void make_room() {
         if (!spare_.empty()) return;
-        const std::size_t blocks = live_.size() + waiting_.size() + 1;
-        if (waiting_.capacity() < blocks) waiting_.reserve(2 * blocks);
-        if (spare_.capacity() < blocks) spare_.reserve(2 * blocks);
         block_map one;
         one.try_emplace(0);
+        if (waiting_.capacity() <= nodes_) waiting_.reserve(2 * nodes_ + 1);
+        if (spare_.capacity() <= nodes_) spare_.reserve(2 * nodes_ + 1);
         spare_.push_back(one.extract(one.begin()));
+        ++nodes_;
     }
 
     deallocate_result checked_free(stream_handle s, void* p, std::size_t n, bool work_is_over) noexcept {
@@ -362,9 +375,13 @@ class async_pool {
         usage_.requested.subtract(b.requested);
         usage_.blocks.subtract(1);
         if (give_back(b)) return retire(std::move(n));
-        usage_.pending += b.taken;
         for_each_use(b, [this](use& u) { mark(u); });
-        note_waiting(b);
+        wait_with(std::move(n));
+    }
+
+    void wait_with(node n) noexcept {
+        usage_.pending += n.mapped().taken;
+        note_waiting(n.mapped());
         waiting_.push_back(std::move(n));
     }
 
@@ -501,12 +518,12 @@ class async_pool {
         return state->capturing() ? presence::capturing : presence::here;
     }
 
-    /// Effects: the host waits until the default stream has come to where it is now.
-    status settle_default_stream() noexcept {
-        std::unique_lock lock(mutex_);
+    /// Requires: `lock` holds the mutex. Effects: the host waits, with the mutex released, until the default stream
+    /// has come to where it is now.
+    status settle_default_stream(std::unique_lock<std::mutex>& lock) noexcept {
         const result<event_handle, status> mark = events_.mark(default_stream);
-        lock.unlock();
         if (!mark) return mark.error();
+        lock.unlock();
         const status s = device_->synchronize(*mark);
         lock.lock();
         events_.release(*mark);
@@ -544,27 +561,14 @@ class async_pool {
     /// Returns: what an address that is no live block's start is to us.
     misuse_kind kind_of(std::uint64_t address) const noexcept {
         if (overlaps(address, 1)) return misuse_kind::interior_pointer;
-        const auto after = known_.upper_bound(address);
-        if (after != known_.begin() && address < std::prev(after)->second) return misuse_kind::double_free;
-        return misuse_kind::foreign_pointer;
+        return known_.contains(address) ? misuse_kind::double_free : misuse_kind::foreign_pointer;
     }
 
-    /// Effects: the range has been ours. Only the kind of a later misuse depends on it, so that missing host
-    /// memory may make us forget.
+    /// Effects: the range has been ours. Only the kind of a later misuse depends on it, so missing host memory may
+    /// make us forget.
     void remember(std::uint64_t base, std::size_t size) noexcept {
-        std::uint64_t end = base + size;
-        auto it = known_.upper_bound(base);
-        if (it != known_.begin() && std::prev(it)->second >= base) {
-            --it;
-            if (it->second >= end) return;
-            base = it->first;
-        }
-        while (it != known_.end() && it->first <= end) {
-            end = std::max(end, it->second);
-            it = known_.erase(it);
-        }
         try {
-            known_.emplace_hint(it, base, end);
+            known_.insert(base, size);
         } catch (...) {
         }
     }
@@ -576,9 +580,10 @@ class async_pool {
     block_map live_;                 ///< by the address handed out
     std::vector<node> waiting_;      ///< freed, not yet taken by the driver; oldest first
     std::vector<node> spare_;        ///< for blocks to come
+    std::size_t nodes_ = 0;          ///< of blocks of all three kinds
     std::uint64_t awaited_ = 0;      ///< streams that waiting blocks are not marked on yet, see `bit`
     std::size_t marked_waiting_ = 0; ///< waiting blocks that are marked on all their streams
-    std::map<std::uint64_t, std::uint64_t> known_; ///< disjoint ranges [first, second) that have been ours
+    address_ranges known_;           ///< all that has been ours since the pool was last empty
     mutable usage_counters usage_;
 };
 

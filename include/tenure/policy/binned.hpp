@@ -3,21 +3,18 @@
 /// \file
 /// `binned<Small, Large>`: small sizes to one policy, large sizes to another.
 ///
-///     n <= threshold --> Small      each with segments of its own, so that a small block which lives long
-///     never n >  threshold --> Large      pins a large segment, and each layout does what it is good at
+///     n <= threshold --> Small      each with segments of its own, so that a small block which lives long never
+///     n >  threshold --> Large      pins a large segment, and each layout does what it is good at
 ///
 /// Invariants:
-///   1. A block of n bytes is always in the part that `n` names: a free is routed by its size without a
-///   search.
-///   2. A free whose size lies, or that has none (`release`), finds the part that owns the pointer. A wrong
-///   free is
+///   1. A block of n bytes is always in the part that `n` names: a free is routed by its size without a search.
+///   2. A free whose size lies, or that has none (`release`), finds the part that owns the pointer. A wrong free is
 ///      reported once, with what the part knows that has seen the pointer.
-///   3. What one part holds free is no reason for the other to fail: before a request fails for memory, the
-///   other part
+///   3. What one part holds free is no reason for the other to fail: before a request fails for memory, the other part
 ///      gives back what it can and the request is made once more.
 ///
-/// `usage` sums the parts. So peaks are sums of peaks, which the two may have had at different times: an
-/// upper bound of the joint peak; all other figures are exact.
+/// `usage` sums the parts. So peaks are sums of peaks, which the two may have had at different times: an upper bound
+/// of the joint peak; all other figures are exact.
 ///
 /// Complexity: one comparison on top of the part's own. Thread-safety: thread-safe when the parts are.
 
@@ -29,15 +26,14 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <utility>
-#include <vector>
+#include <iterator>
 
 namespace tenure {
 
 template <class SmallOptions, class LargeOptions>
 struct binned_options {
-    /// Bytes: the largest request that goes to the small part. 1 MiB is where PyTorch draws the same line:
-    /// below it blocks are many and short-lived, above it each is worth a segment's attention.
+    /// Bytes: the largest request that goes to the small part. 1 MiB is where PyTorch draws the same line: below it
+    /// blocks are many and short-lived, above it each is worth a segment's attention.
     std::size_t threshold = std::size_t{1} << 20;
     SmallOptions small{};
     LargeOptions large{};

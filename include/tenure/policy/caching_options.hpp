@@ -7,10 +7,9 @@
 /// made without options buys from the device exactly what PyTorch's native allocator would. All sizes are
 /// bytes.
 ///
-///     request --round--> block size --+-- <= small_size       : a block of a `small_segment`
-///                                     +-- <  min_large_alloc  : a block of a `large_segment`
-///                                     +-- otherwise           : a segment of its own, rounded to
-///                                     `round_large`
+///     request --round--> block size --+-- <= small_size       part of a `small_segment`
+///                                     +-- <  min_large_alloc  part of a `large_segment`
+///                                     +-- otherwise           its own segment, rounded to `round_large`
 ///
 /// Plain values; thread-compatible.
 

@@ -15,8 +15,7 @@
 ///
 /// An allocation, stopping at the first success:
 ///   1. what has completed meanwhile: frees that waited for other streams (`record_use`)
-///   2. the best block of its own stream; with `cross_stream_reuse` then what others have freed and finished
-///   with
+///   2. the best block of its own stream; with `cross_stream_reuse` then what others have finished with
 ///   3. garbage collection, if more than `garbage_collection_threshold` of the limit is reserved
 ///   4. a new segment
 ///   5. with `max_split`: just enough oversize blocks go back to the device, then 4 again
@@ -68,7 +67,7 @@ class caching_pool {
         : device_(&device)
         , options_(checked(options))
         , heap_(device, options_)
-        , marks_(heap_.events(), heap_.lanes(), options_.large_segment) {}
+        , marks_(device, heap_.events(), heap_.lanes(), options_.small_size) {}
 
     caching_pool(const caching_pool&) = delete;
     caching_pool& operator=(const caching_pool&) = delete;
@@ -295,19 +294,19 @@ class caching_pool {
 
     /// Step 2 with `cross_stream_reuse`: what other streams have freed and finished with.
     void* search_others(const request& q) {
-        if (marks_.poll(*device_, heap_.blocks()))
+        if (marks_.poll(heap_.blocks()))
             if (void* p = search(q)) return p;
         const result<stream_state, status> always_alive = device_->describe(default_stream);
         marks_.ask_others(q.lane, always_alive ? heap_.lanes().find(always_alive->id) : lane_table::none,
                           heap_.blocks());
-        marks_.poll(*device_, heap_.blocks());
+        marks_.poll(heap_.blocks());
         if (!q.for_all_streams) marks_.take_back(q.lane, heap_.blocks());
         return search(q);
     }
 
     result<void*, status> grow(const request& q, std::size_t bytes) {
         const bool small = options_.is_small(q.block);
-        const result<candidate, status> fresh = heap_.grow(q.lane, small, bytes, q.alignment);
+        const result<candidate, status> fresh = heap_.grow(q.lane, small, bytes, q.block, q.alignment);
         if (!fresh) return fresh.error();
         return heap_.hand_out(*fresh, q.lane, q.bytes, q.block, q.alignment);
     }
@@ -389,6 +388,8 @@ class caching_pool {
         }
         const bool own = b.lane != lane_table::shared && lanes.stream(b.lane) == state->id;
         if (state->capturing()) {
+            if (const lane_id of_stream = heap_.lanes().find(state->id); of_stream != lane_table::none)
+                heap_.lanes().note_capture(of_stream, state->capture);
             if (!own || lanes.capture(b.lane) != state->capture) heap_.hold(id, state->capture);
         } else if (!own) {
             try {
@@ -426,14 +427,14 @@ class caching_pool {
 
     void settle() {
         heap_.uses().poll(completed());
-        if (options_.cross_stream_reuse) marks_.poll(*device_, heap_.blocks());
+        if (options_.cross_stream_reuse) marks_.poll(heap_.blocks());
     }
 
     /// Returns: whether waiting has freed anything.
     bool wait_for_all(const request& q) {
         bool any = heap_.uses().synchronize(completed());
         if (options_.cross_stream_reuse) {
-            any = marks_.synchronize(*device_, heap_.blocks()) || any;
+            any = marks_.synchronize(heap_.blocks()) || any;
             if (!q.for_all_streams) marks_.take_back(q.lane, heap_.blocks());
         }
         return any;
@@ -458,22 +459,26 @@ class caching_pool {
 
     allocate_result refuse(const request& q, status s) noexcept {
         heap_.count_failure();
-        const lane_table& lanes = heap_.lanes();
+        // What is wholly free now, the device refused to take back: it waits for work.
+        std::size_t waiting = 0;
+        if (!q.capturing())
+            heap_.for_each_releasable([&](const layout::range& r, const auto&) { waiting += r.size; });
         const std::array mine{lane_table::domain_of(q.lane, options_.is_small(q.block))};
         allocation_failure f = driver_failure(q, s);
-        f.free_bytes = heap_.blocks().free_bytes() - lanes.captured_bytes(heap_.blocks());
+        f.free_bytes = heap_.blocks().free_bytes() - heap_.lanes().captured_bytes(heap_.blocks());
         f.largest_free = heap_.blocks().largest_free(mine);
-        f.pending = heap_.counters().pending;
+        f.pending = heap_.counters().pending + waiting;
         if (s == status::capture_violation) f.cause = failure_cause::capture;
         if (!is_about_memory(s)) return f;
 
         f.cause = failure_cause::device;
         device_->explain(f);
-        if (q.capturing() && f.free_bytes + f.pending >= q.block)
+        const std::size_t with_pending = f.free_bytes + heap_.counters().pending;
+        if (q.capturing() && with_pending >= q.block)
             f.cause = failure_cause::capture;
-        else if (f.free_bytes >= q.block)
+        else if (f.free_bytes - waiting >= q.block)
             f.cause = failure_cause::fragmentation;
-        else if (f.free_bytes + f.pending >= q.block)
+        else if (with_pending >= q.block)
             f.cause = failure_cause::stream_pending;
         return f;
     }

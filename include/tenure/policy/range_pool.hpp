@@ -9,16 +9,18 @@
 ///
 /// An allocation searches its stream's free blocks. On a miss, in this order, stopping at the first success:
 ///   1. what has completed meanwhile: pending frees, marks of other streams
-///   2. its own lane reopened, so that its free blocks merge with settled neighbours
+///   2. its own lane reopened, if its free blocks and settled neighbours hold the request together
 ///   3. other streams are asked for marks
 ///   4. a new segment, of `segment_bytes` or more; if refused, of just what is needed
-///   5. wholly free segments given back, then 4 again (`release_on_oom`)
+///   5. wholly free segments given back, the largest first, until the request fits in what that settles (the
+///      device waits for all work) or in a segment of its own (`release_on_oom`); none if it could not
 ///   6. waiting for marks and pending frees (`synchronize_on_oom`), then a last search and 4 again
-///   7. a typed failure; nothing has changed
+///   7. a typed failure; what others may use is as it was
 ///
-/// Captured graphs: a block allocated on a capturing stream belongs to that capture, since a replay may write to it.
-/// When freed it may serve later allocations of the same stream in the same capture, and nobody else until
-/// `release_captured`. Such an allocation takes only settled or new memory.
+/// Captured graphs: a block that was allocated, used or freed on a capturing stream belongs to that capture,
+/// since a replay may write to it: after its free nobody has it until `release_captured`. Only what the
+/// capture itself has allocated and freed may serve its same stream again before. An allocation on a
+/// capturing stream takes only settled or new memory.
 ///
 /// Invariants:
 ///   1. Every live block is in the pointer map, and its side-table entry holds its size as requested.
@@ -32,7 +34,9 @@
 #include <tenure/core/pointer_map.hpp>
 #include <tenure/layout/layout.hpp>
 #include <tenure/ordering.hpp>
+#include <tenure/policy/capture_holds.hpp>
 #include <tenure/policy/pool_options.hpp>
+#include <tenure/policy/range_stock.hpp>
 #include <tenure/resource/resource.hpp>
 
 #include <algorithm>
@@ -53,7 +57,8 @@ class range_pool {
     explicit range_pool(Device& device, pool_options options = {}) noexcept
         : device_(&device)
         , options_(options)
-        , backing_(device)
+        , stock_(device)
+        , blocks_(stock_.blocks())
         , events_(device)
         , uses_(device, events_)
         , order_(device, events_, options.mark_bytes) {}
@@ -104,30 +109,17 @@ class range_pool {
         report(take_back(p, bytes, default_stream, free_kind::synchronous));
     }
 
-    void release(void* p) noexcept {
-        report(take_back(p, any_size, default_stream, free_kind::on_own_stream));
-    }
+    void release(void* p) noexcept { report(take_back(p, 0, default_stream, free_kind::on_own_stream)); }
 
     void record_use(void* p, stream_handle stream) noexcept {
         if (p == nullptr) return;
         std::optional<misuse> wrong;
         {
             const std::lock_guard lock(mutex_);
-            const std::optional<layout::block_id> id = live_block(p);
-            if (!id) {
+            if (const std::optional<layout::block_id> id = live_block(p))
+                note_use(*id, stream);
+            else
                 wrong = classify(p, 0);
-            } else {
-                const result<stream_state, status> state = device_->describe(stream);
-                if (!state) {
-                    info_[*id].lost = true;
-                } else if (info_[*id].sync || state->id != info_[*id].stream_id) {
-                    try {
-                        uses_.add(*id, stream, state->id);
-                    } catch (...) {
-                        info_[*id].lost = true;
-                    }
-                }
-            }
         }
         if (wrong) report_misuse(*wrong);
     }
@@ -145,35 +137,36 @@ class range_pool {
     std::size_t trim(std::size_t bytes_to_keep) {
         const std::lock_guard lock(mutex_);
         settle();
-        return give_back_until(bytes_to_keep);
+        std::size_t given_back = give_back_until(bytes_to_keep);
+        // The device has waited meanwhile; what that completes may be the rest of another segment.
+        if (given_back != 0 && settle()) given_back += give_back_until(bytes_to_keep);
+        return given_back;
     }
 
-    /// Effects: the graphs made from this capture are gone and their work is over; their memory is free for all.
+    /// Effects: the graphs made from this capture are gone and their work is over; their memory is free, or
+    /// will be when the work outside of graphs that its frees waited for is over.
     void release_captured(std::uint64_t capture) noexcept {
         const std::lock_guard lock(mutex_);
-        for (std::size_t i = 0; i < captured_.size();) {
-            const layout::block_id id = captured_[i];
-            if (info_[id].capture != capture) {
-                ++i;
-                continue;
-            }
-            captured_[i] = captured_.back();
-            captured_.pop_back();
+        order_.tidy(blocks_);
+        holds_.release(capture, [this](layout::block_id id) {
             counters_.captured -= blocks_.size(id);
-            counters_.allocated.subtract(blocks_.size(id));
-            blocks_.deallocate(id, ordering_type::settled);
-        }
+            become_free(id);
+        });
     }
 
     [[nodiscard]] memory_snapshot snapshot() const {
         const std::lock_guard lock(mutex_);
         memory_snapshot picture;
-        backing_.for_each([&](const segment_range& s) { picture.segments.push_back({s.base, s.size, {}}); });
+        stock_.backing().for_each([&](const segment_range& s) {
+            picture.segments.push_back({s.base, s.size, {}});
+        });
         auto segment = picture.segments.begin();
         blocks_.for_each_block([&](const layout::block_view& b) {
             while (b.offset >= segment->address + segment->size) ++segment;
             segment->blocks.push_back(describe_block(b));
         });
+        for (segment_snapshot& s : picture.segments) // the device has refused to take it back
+            if (s.blocks.empty()) s.blocks.push_back({s.address, s.size, 0, block_state::free, 0});
         return picture;
     }
 
@@ -181,8 +174,8 @@ class range_pool {
         const std::lock_guard lock(mutex_);
         if (!blocks_.validate() || !live_.validate()) return false;
         if (blocks_.used_bytes() != counters_.allocated.current) return false;
-        if (backing_.bytes() != counters_.reserved.current) return false;
-        if (backing_.count() != counters_.segments.current) return false;
+        if (stock_.backing().bytes() != counters_.reserved.current) return false;
+        if (stock_.backing().count() != counters_.segments.current) return false;
         if (live_.size() != counters_.blocks.current) return false;
         std::size_t requested = 0;
         bool good = true;
@@ -195,10 +188,9 @@ class range_pool {
     }
 
   private:
-    using backing_type = tenure::segments<Device>;
     using ordering_type = stream_order<Device>;
+    using domain_list = typename ordering_type::domain_list;
     using lane_id = typename ordering_type::lane_id;
-    static constexpr std::size_t any_size = no_limit;
 
     enum class free_kind : std::uint8_t { on_stream, synchronous, on_own_stream };
 
@@ -218,8 +210,9 @@ class range_pool {
         std::uint64_t stream_id = 0; ///< of the allocation; from the free on, of the free
         std::uint64_t capture = 0;   ///< it was allocated in this capture
         block_state state = block_state::free;
-        bool sync = false;
-        bool lost = false; ///< what its reuse must wait for is not known
+        bool sync = false;       ///< every stream may use it at once; from the free on, it was freed so
+        bool lost = false;       ///< what its reuse must wait for is not known
+        bool only_graph = false; ///< freed in the capture that it was allocated in, and used by nobody else
     };
 
     static void report(const deallocate_result& r) noexcept {
@@ -248,26 +241,24 @@ class range_pool {
             q.state = *state;
         }
         if (q.bytes > max_block_bytes || q.rounded > max_block_bytes) return refuse(q, status::out_of_memory);
+        order_.tidy(blocks_);
         if (q.state.capturing()) {
             if (void* p = reuse_in_capture(q)) return p;
         } else if (!q.sync) {
-            q.lane = order_.lane_of(q.state.id, blocks_);
+            q.lane = order_.lane_of(q.state.id);
         }
         if (void* p = search(q)) return marked(q, p);
-        if (settle())
-            if (void* p = search(q)) return marked(q, p);
-        if (order_.reopen(q.lane, blocks_))
-            if (void* p = search(q)) return marked(q, p);
-        if (order_.ask_others(q.lane, blocks_) && settle()) {
-            order_.reopen(q.lane, blocks_);
-            if (void* p = search(q)) return marked(q, p);
-        }
-        const status s = grow(q);
+        if (void* p = search_again(q)) return marked(q, p);
+        if (order_.ask_others(q.lane, blocks_))
+            if (void* p = search_again(q)) return marked(q, p);
+        status s = grow(q);
         if (s == status::ok)
             if (void* p = search(q)) return marked(q, p);
+        if (lacks_memory(s) && options_.release_on_oom)
+            if (void* p = make_room(q, s)) return marked(q, p);
         if (options_.synchronize_on_oom && !q.state.capturing() && wait_for_all()) {
-            order_.reopen(q.lane, blocks_);
             if (void* p = search(q)) return marked(q, p);
+            if (void* p = search_merged(q)) return marked(q, p);
             if (grow(q) == status::ok)
                 if (void* p = search(q)) return marked(q, p);
         }
@@ -288,9 +279,11 @@ class range_pool {
         if (id == layout::no_block) return nullptr;
         try {
             if (id >= info_.size()) info_.resize(std::size_t{id} + 1);
+            holds_.make_room(info_.size());
             live_.insert(blocks_.offset(id), id);
         } catch (...) {
             // It came from the lane or from `settled`: the lane is the stricter of the two.
+            order_.freed(q.lane, blocks_.size(id));
             blocks_.deallocate(id, q.lane == ordering_type::no_lane ? ordering_type::settled
                                                                     : order_.open(q.lane));
             throw;
@@ -299,8 +292,32 @@ class range_pool {
         return hand_out(q, id);
     }
 
+    /// Returns: the same, after a look at what has completed meanwhile, or null.
+    void* search_again(request& q) {
+        if (settle())
+            if (void* p = search(q)) return p;
+        return search_merged(q);
+    }
+
+    /// Returns: the same, from free neighbours that hold the request only together, or null. A request that
+    /// they do not hold either leaves them as they are: merged, they would be this stream's alone.
+    void* search_merged(request& q) {
+        const domain_list usable = order_.usable(q.lane);
+        const auto is_usable = [domains = usable.view()](layout::domain d) {
+            return std::find(domains.begin(), domains.end(), d) != domains.end();
+        };
+        if (q.lane == ordering_type::no_lane || !stock_.fit_together(q.rounded, q.alignment, is_usable))
+            return nullptr;
+        return order_.reopen(q.lane, blocks_) ? search(q) : nullptr;
+    }
+
     void* hand_out(const request& q, layout::block_id id) noexcept {
-        info_[id] = {q.bytes, q.state.id, q.state.capture, block_state::allocated, q.sync, false};
+        info_[id] = {.requested = q.bytes,
+                     .stream_id = q.state.id,
+                     .capture = q.state.capture,
+                     .state = block_state::allocated,
+                     .sync = q.sync};
+        if (q.state.capturing()) holds_.hold(id, q.state.capture);
         counters_.requested.add(q.bytes);
         counters_.blocks.add(1);
         return to_pointer(blocks_.offset(id));
@@ -308,20 +325,20 @@ class range_pool {
 
     /// Returns: a block that this stream freed earlier in the same capture, the smallest that fits, or null.
     void* reuse_in_capture(request& q) {
-        std::size_t best = captured_.size();
-        for (std::size_t i = 0; i < captured_.size(); ++i) {
-            const layout::block_id id = captured_[i];
+        const std::vector<layout::block_id>& parked = holds_.parked();
+        std::size_t best = parked.size();
+        for (std::size_t i = 0; i < parked.size(); ++i) {
+            const layout::block_id id = parked[i];
             const block_info& b = info_[id];
-            if (b.capture != q.state.capture || b.stream_id != q.state.id || b.lost) continue;
+            if (!b.only_graph || b.capture != q.state.capture || b.stream_id != q.state.id) continue;
             if (blocks_.size(id) < q.bytes || blocks_.size(id) / 2 > q.rounded) continue;
             if (!is_aligned(blocks_.offset(id), q.alignment)) continue;
-            if (best == captured_.size() || blocks_.size(id) < blocks_.size(captured_[best])) best = i;
+            if (best == parked.size() || blocks_.size(id) < blocks_.size(parked[best])) best = i;
         }
-        if (best == captured_.size()) return nullptr;
-        const layout::block_id id = captured_[best];
+        if (best == parked.size()) return nullptr;
+        const layout::block_id id = parked[best];
         live_.insert(blocks_.offset(id), id);
-        captured_[best] = captured_.back();
-        captured_.pop_back();
+        holds_.unpark(best);
         counters_.captured -= blocks_.size(id);
         return hand_out(q, id);
     }
@@ -336,68 +353,64 @@ class range_pool {
             wanted = half.size < wanted.size ? half : least;
             s = buy(q, wanted);
         }
-        if (!lacks_memory(s) || !options_.release_on_oom) return s;
-        // Give back as little as makes room, largest first; what remains may still serve others.
-        while (give_back_largest()) {
-            if ((s = buy(q, least)) == status::ok) return s;
-        }
         return s;
+    }
+
+    /// Effects: gives back as little as makes room, the largest segment first; what remains may still serve
+    /// others. Returns: a block for the request, or null; then `s` is the device's last answer.
+    void* make_room(request& q, status& s) {
+        const layout::range_request least = Layout::range_for(q.bytes, q.alignment, 0);
+        const auto any = [](layout::domain) { return true; };
+        if (!stock_.fit_together(q.rounded, q.alignment, any) && !stock_.could_buy(least, s)) return nullptr;
+        while (lacks_memory(s) && give_back_largest()) {
+            if (void* p = search(q)) return p; // all that is free is settled now
+            if (void* p = search_again(q)) return p;
+            if ((s = buy(q, least)) == status::ok) return search(q);
+        }
+        return nullptr;
     }
 
     static bool lacks_memory(status s) noexcept {
         return s == status::out_of_memory || s == status::over_limit;
     }
 
-    /// New memory is settled, for whichever stream comes. While there is one stream only it goes to that one's lane,
-    /// so that its neighbours merge with it from the start.
+    /// New memory is settled, for whichever stream comes. While there is one stream only it goes to that
+    /// one's lane, so that its neighbours merge with it from the start.
     status buy(const request& q, const layout::range_request& wanted) {
-        if (wanted.size > max_block_bytes) return status::out_of_memory;
-        const result<segment_range, status> got =
-            backing_.acquire(wanted.size, std::max<std::size_t>(wanted.alignment, layout::granule));
-        counters_.reserved_to(backing_);
-        if (!got) return got.error();
+        const follow_segments follow{*this};
         const bool sole = order_.is_sole(q.lane);
-        try {
-            blocks_.add({got->base, got->size}, sole ? order_.open(q.lane) : ordering_type::settled);
-        } catch (...) {
-            backing_.give_back(got->base);
-            counters_.reserved_to(backing_);
-            throw;
-        }
-        if (sole) order_.freed(q.lane, got->size);
-        return status::ok;
+        const status s = stock_.buy(wanted, sole ? order_.open(q.lane) : ordering_type::settled);
+        if (s == status::ok && sole) order_.freed(q.lane, wanted.size);
+        return s;
     }
 
+    /// When the device takes memory back it waits for all its work: all that is free is settled.
     bool give_back_largest() {
-        std::optional<layout::range> largest;
-        blocks_.for_each_free_range([&](const layout::range& r) {
-            if (!largest || r.size > largest->size) largest = r;
-        });
-        return largest && give_back(*largest);
-    }
-
-    std::size_t give_back_until(std::size_t bytes_to_keep) {
-        std::vector<layout::range> free;
-        blocks_.for_each_free_range([&](const layout::range& r) { free.push_back(r); });
-        std::sort(free.begin(), free.end(), [](const auto& a, const auto& b) { return a.size > b.size; });
-        const std::size_t before = backing_.bytes();
-        for (const layout::range& r : free) {
-            if (backing_.bytes() <= bytes_to_keep) break;
-            if (!give_back(r)) break;
-        }
-        return before - backing_.bytes();
-    }
-
-    /// The device waits for all work on the range, so its domain does not matter.
-    bool give_back(const layout::range& r) noexcept {
-        if (backing_.give_back(r.base) != status::ok) return false;
-        blocks_.remove(r.base);
-        counters_.reserved_to(backing_);
+        const follow_segments follow{*this};
+        if (!stock_.give_back_largest()) return false;
+        order_.all_passed(blocks_);
         return true;
     }
 
+    std::size_t give_back_until(std::size_t bytes_to_keep) {
+        const follow_segments follow{*this};
+        const std::size_t bytes = stock_.give_back_until(bytes_to_keep);
+        if (bytes != 0) order_.all_passed(blocks_);
+        return bytes;
+    }
+
+    /// Brings the counters up to the segments at the end of a scope, however that is left.
+    struct follow_segments {
+        range_pool& pool;
+        ~follow_segments() {
+            pool.counters_.reserved.set(pool.stock_.backing().bytes());
+            pool.counters_.segments.set(pool.stock_.backing().count());
+        }
+    };
+
     // ---- free ----
 
+    /// `bytes` are as the caller gave them; `on_own_stream` gives none.
     deallocate_result take_back(void* p, std::size_t bytes, stream_handle stream, free_kind kind) noexcept {
         if (p == nullptr) return freed{};
         const std::lock_guard lock(mutex_);
@@ -405,93 +418,100 @@ class range_pool {
         if (!found) return classify(p, bytes);
         const layout::block_id id = *found;
         block_info& b = info_[id];
-        if (bytes != any_size && bytes != b.requested)
+        if (kind != free_kind::on_own_stream && bytes != b.requested)
             return misuse{
                 .kind = misuse_kind::size_mismatch, .pointer = p, .bytes = bytes, .expected = b.requested};
 
-        if (kind == free_kind::on_own_stream && b.sync) kind = free_kind::synchronous;
-        stream_state state{b.stream_id, 0};
-        if (kind == free_kind::on_stream) {
-            const result<stream_state, status> now = device_->describe(stream);
-            if (now)
-                state = *now;
-            else
-                b.lost = true;
-        }
+        order_.tidy(blocks_);
         live_.erase(to_address(p));
         counters_.requested.subtract(b.requested);
         counters_.blocks.subtract(1);
         b.requested = 0;
-        const bool in_capture = state.capturing();
-        b.sync = kind == free_kind::synchronous;
-        b.stream_id = state.id;
+        stream_state state{b.stream_id, 0};
         if (kind == free_kind::synchronous) {
+            b.sync = true;
+            b.lost = false;
             uses_.forget(id);
-        } else if (uses_.any(id)) {
+        } else if (kind == free_kind::on_stream) {
+            b.sync = false;
+            if (const result<stream_state, status> now = device_->describe(stream)) {
+                state = *now;
+                b.stream_id = state.id;
+                if (state.capturing()) holds_.hold(id, state.capture);
+            } else {
+                b.lost = true;
+            }
+        }
+        if (!b.sync && !b.lost)
+            uses_.forget(id, b.stream_id); // what it holds now is before what follows on it
+        b.only_graph = state.capturing() && b.capture == state.capture && holds_.only(id, b.capture) &&
+                       !b.lost && !uses_.any(id);
+        if (uses_.any(id)) {
             const auto outcome = uses_.begin_free(id);
+            if (outcome.capture != 0) holds_.hold(id, outcome.capture);
+            b.lost = b.lost || outcome.lost;
             if (outcome.pending) {
                 b.state = block_state::pending;
                 counters_.pending += blocks_.size(id);
                 return freed{};
             }
-            b.lost = b.lost || outcome.lost || (b.capture != 0);
-            if (outcome.capture != 0) b.capture = outcome.capture, b.lost = true;
         }
-        if (b.capture != 0 && b.capture != state.capture)
-            b.lost = true; // not reusable inside the capture either
         const lane_id lane = complete(id);
-        if (kind == free_kind::on_stream && !in_capture && state.id == b.stream_id)
-            order_.mark_if_due(lane, stream, blocks_);
+        if (kind == free_kind::on_stream && !state.capturing()) order_.mark_if_due(lane, stream, blocks_);
         return freed{};
     }
 
-    /// Effects: a freed block whose uses are over becomes free memory, or is kept for its capture.
+    /// Effects: remembers that the live block is used on `stream`.
+    void note_use(layout::block_id id, stream_handle stream) noexcept {
+        const result<stream_state, status> state = device_->describe(stream);
+        if (state && state->capturing()) holds_.hold(id, state->capture);
+        try {
+            if (state) uses_.add(id, stream, state->id);
+        } catch (...) {
+            info_[id].lost = true;
+        }
+        if (!state) info_[id].lost = true;
+    }
+
+    /// Effects: a freed block whose uses are over becomes free memory, or is kept for its captures.
     /// Returns: the lane it went to, or `no_lane`.
     lane_id complete(layout::block_id id) noexcept {
+        if (!holds_.held(id)) return become_free(id);
+        info_[id].state = block_state::captured;
+        holds_.park(id);
+        counters_.captured += blocks_.size(id);
+        return ordering_type::no_lane;
+    }
+
+    lane_id become_free(layout::block_id id) noexcept {
         block_info& b = info_[id];
-        if (b.capture != 0) {
-            try {
-                captured_.push_back(id);
-            } catch (...) { // stays allocated: never handed out again, which is what matters
-            }
-            b.state = block_state::captured;
-            counters_.captured += blocks_.size(id);
-            return ordering_type::no_lane;
-        }
+        const bool settled = !b.lost && (b.sync || b.only_graph);
         const std::size_t size = blocks_.size(id);
-        const lane_id lane = b.lost || b.sync ? ordering_type::no_lane : order_.lane_of(b.stream_id, blocks_);
+        const lane_id lane = b.lost || settled ? ordering_type::no_lane : order_.lane_of(b.stream_id);
         b.state = block_state::free;
         counters_.allocated.subtract(size);
-        blocks_.deallocate(id, b.sync && !b.lost ? ordering_type::settled : order_.open(lane));
+        blocks_.deallocate(id, settled ? ordering_type::settled : order_.open(lane));
         order_.freed(lane, size);
         return lane;
     }
 
     /// Effects: turns completed work into free memory. Returns: whether there was any.
     bool settle() noexcept {
-        const auto completed = [this](layout::block_id id, const auto& outcome) {
-            finish_pending(id, outcome);
-        };
-        const bool a = uses_.poll(completed);
-        return order_.poll(blocks_) || a;
+        const bool any = uses_.poll(completed());
+        return order_.poll(blocks_) || any;
     }
 
     bool wait_for_all() noexcept {
-        const auto completed = [this](layout::block_id id, const auto& outcome) {
-            finish_pending(id, outcome);
-        };
-        const bool a = uses_.synchronize(completed);
-        return order_.synchronize(blocks_) || a;
+        const bool any = uses_.synchronize(completed());
+        return order_.synchronize(blocks_) || any;
     }
 
-    template <class Outcome>
-    void finish_pending(layout::block_id id, const Outcome& outcome) noexcept {
-        block_info& b = info_[id];
-        counters_.pending -= blocks_.size(id);
-        b.lost = b.lost || outcome.lost;
-        if (outcome.capture != 0) b.capture = outcome.capture;
-        if (b.capture != 0) b.lost = true;
-        complete(id);
+    auto completed() noexcept {
+        return [this](layout::block_id id, const auto& outcome) {
+            counters_.pending -= blocks_.size(id);
+            info_[id].lost = info_[id].lost || outcome.lost;
+            complete(id);
+        };
     }
 
     // ---- answers ----
@@ -502,10 +522,9 @@ class range_pool {
 
     /// Says what is wrong with a pointer that is not a live block. Linear in the blocks: only misuse pays.
     [[nodiscard]] misuse classify(const void* p, std::size_t bytes) const noexcept {
-        misuse wrong{
-            .kind = misuse_kind::foreign_pointer, .pointer = p, .bytes = bytes == any_size ? 0 : bytes};
+        misuse wrong{.kind = misuse_kind::foreign_pointer, .pointer = p, .bytes = bytes};
         const std::uint64_t at = to_address(p);
-        if (backing_.find(at).size == 0) return wrong;
+        if (stock_.backing().find(at).size == 0) return wrong;
         wrong.kind = misuse_kind::double_free;
         live_.for_each([&](std::uint64_t start, layout::block_id id) {
             if (at > start && at < start + blocks_.size(id)) wrong.kind = misuse_kind::interior_pointer;
@@ -534,7 +553,8 @@ class range_pool {
         const std::size_t others = order_.bytes_of_others(q.lane, blocks_);
         f.pending = counters_.pending + others;
         device_->explain(f);
-        // What could still be bought counts: where it and the free blocks together would do, only their shape does not.
+        // What could still be bought counts: where it and the free blocks together would do, only their shape
+        // does not.
         const std::size_t room = s == status::over_limit && f.used < f.max ? f.max - f.used : 0;
         if (s == status::capture_violation)
             f.cause = failure_cause::capture;
@@ -559,32 +579,18 @@ class range_pool {
         return s;
     }
 
-    /// Counters whose `reserved` part follows the segments.
-    struct counters : usage_counters {
-        void reserved_to(const backing_type& s) noexcept {
-            follow(reserved, s.bytes());
-            follow(segments, s.count());
-        }
-        static void follow(gauge& g, std::size_t now) noexcept {
-            if (now > g.current)
-                g.add(now - g.current);
-            else
-                g.subtract(g.current - now);
-        }
-    };
-
     mutable std::mutex mutex_; ///< guards everything below; innermost but for the device's own
     Device* device_;
     pool_options options_;
-    backing_type backing_;
+    range_stock<Device, Layout> stock_;
+    Layout& blocks_; ///< of `stock_`
     event_cache<Device> events_;
     pending_uses<Device> uses_;
     ordering_type order_;
-    Layout blocks_;
-    pointer_map live_;                       ///< address of a live block -> id
-    std::vector<block_info> info_;           ///< by block id
-    std::vector<layout::block_id> captured_; ///< freed, but a graph may replay into them
-    counters counters_;
+    pointer_map live_;             ///< address of a live block -> id
+    std::vector<block_info> info_; ///< by block id
+    capture_holds holds_;
+    usage_counters counters_;
 };
 
 } // namespace tenure

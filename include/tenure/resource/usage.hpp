@@ -32,6 +32,8 @@ struct gauge {
         current -= n;
         total_out += n;
     }
+    /// Effects: adds or subtracts what leads to `n`.
+    void set(std::size_t n) noexcept { n > current ? add(n - current) : subtract(current - n); }
     void reset_peak() noexcept { peak = current; }
     friend bool operator==(const gauge&, const gauge&) = default;
 };

@@ -28,6 +28,7 @@
 #include <tenure/tenancy/metered.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -36,7 +37,8 @@
 
 namespace tenure {
 
-/// What happens to blocks that are live when their arena is destroyed. Their memory goes back to the device always.
+/// What happens to blocks that are live when their arena is destroyed. Their memory goes back to the device
+/// always; the work on it must be over, as far as the policy's destructor asks for that.
 enum class leftovers {
     report,  ///< it is a misuse: `live_at_destruction`, with the number of blocks and bytes
     release, ///< it is expected
@@ -76,7 +78,6 @@ class arena {
     ~arena() {
         arena_registry::instance().leave(this);
         const misuse_scope scope(&refine, this);
-        if (options_.at_destruction == leftovers::release) release_live_blocks();
         policy_.reset(); // reports what is still live, through `refine`, under this arena's name
     }
 
@@ -143,6 +144,13 @@ class arena {
         return policy_->validate() && policy_->usage().reserved.current <= meter_.read().charged;
     }
 
+    /// Effects: the graphs made from this capture are gone and their work is over; what the policy kept for
+    /// them is free.
+    void release_captured(std::uint64_t capture) noexcept requires requires(policy_type& p) {
+        p.release_captured(capture);
+    }
+    { policy_->release_captured(capture); }
+
     // ---- limits ----
 
     [[nodiscard]] std::string_view name() const noexcept { return meter_.name(); }
@@ -154,23 +162,29 @@ class arena {
     /// above it is given back to the device as far as it can be.
     /// Returns: bytes by which the arena is still over it.
     std::size_t set_max(std::size_t max) {
-        if (meter_.set_max(max) != 0) policy_->trim(max);
-        return meter_.set_max(max);
+        if (meter_.set_max(max) == 0) return 0;
+        policy_->trim(max);
+        const std::size_t charged = meter_.read().charged;
+        return charged > max ? charged - max : 0;
     }
 
     /// The pool behind the arena, for what only this policy can do.
     [[nodiscard]] policy_type& policy() noexcept { return *policy_; }
 
   private:
-    /// Adds the arena's name to a misuse, and finds out whose pointer it was.
-    static void refine(misuse& m, void* context) noexcept {
+    /// Adds the arena's name to a misuse, and finds out whose pointer it was. Returns: whether it is one.
+    static bool refine(misuse& m, void* context) noexcept {
         const auto* self = static_cast<const arena*>(context);
-        if (m.owner.empty()) m.owner = short_text(self->options_.name);
-        if (m.kind != misuse_kind::foreign_pointer) return;
+        if (!m.owner.empty()) return true; // another arena's, which a handler or callback has used
+        m.owner = short_text(self->options_.name);
+        if (m.kind == misuse_kind::live_at_destruction)
+            return self->options_.at_destruction == leftovers::report;
+        if (m.kind != misuse_kind::foreign_pointer) return true;
         if (const auto owner = arena_registry::instance().owner_of(m.pointer, self)) {
             m.kind = misuse_kind::wrong_arena;
             m.real_owner = *owner;
         }
+        return true;
     }
 
     /// Returns: whether the application says that it made room.
@@ -182,15 +196,6 @@ class arena {
             return options_.on_pressure(failure);
         } catch (...) { // a callback that fails made no room
             return false;
-        }
-    }
-
-    void release_live_blocks() noexcept {
-        try {
-            for (const segment_snapshot& s : policy_->snapshot().segments)
-                for (const block_snapshot& b : s.blocks)
-                    if (b.state == block_state::allocated) policy_->release(to_pointer(b.address));
-        } catch (...) { // no host memory for the list: the policy reports them instead
         }
     }
 

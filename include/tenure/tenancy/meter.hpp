@@ -37,8 +37,8 @@ namespace tenure {
 
 /// A picture of a meter, taken at one instant. Bytes unless the name says otherwise.
 struct meter_reading {
-    std::size_t charged = 0;
-    std::size_t peak = 0;
+    std::size_t charged = 0; ///< final or not
+    std::size_t peak = 0;    ///< the most that was ever charged for good
     std::size_t max = no_limit;
     std::uint64_t charges = 0; ///< number granted
     std::uint64_t refused = 0; ///< number refused
@@ -57,13 +57,10 @@ class meter {
             return *this;
         }
         ~ticket() {
-            if (meter_ != nullptr) meter_->refund(bytes_);
+            if (meter_ != nullptr) meter_->settle(bytes_, 0);
         }
         /// Effects: `used` bytes stay charged, the rest goes back. Requires: used <= what was reserved.
-        void commit(std::size_t used) noexcept {
-            if (used < bytes_) meter_->refund(bytes_ - used);
-            meter_ = nullptr;
-        }
+        void commit(std::size_t used) noexcept { std::exchange(meter_, nullptr)->settle(bytes_, used); }
         void commit() noexcept { commit(bytes_); }
 
       private:
@@ -88,7 +85,7 @@ class meter {
         }
         ++reading_.charges;
         reading_.charged += bytes;
-        reading_.peak = std::max(reading_.peak, reading_.charged);
+        open_ += bytes;
         return ticket(*this, bytes);
     }
 
@@ -114,9 +111,18 @@ class meter {
     [[nodiscard]] std::string_view name() const noexcept { return name_; }
 
   private:
+    /// The end of a ticket for `bytes` bytes: `used` of them stay charged.
+    void settle(std::size_t bytes, std::size_t used) noexcept {
+        const std::lock_guard lock(mutex_);
+        open_ -= bytes;
+        reading_.charged -= bytes - used;
+        reading_.peak = std::max(reading_.peak, reading_.charged - open_);
+    }
+
     std::string name_;
-    mutable std::mutex mutex_; ///< guards `reading_`; nothing is called while it is held
+    mutable std::mutex mutex_; ///< guards what follows; nothing is called while it is held
     meter_reading reading_;
+    std::size_t open_ = 0; ///< bytes of `charged` that are not final yet
 };
 
 } // namespace tenure

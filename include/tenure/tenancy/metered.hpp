@@ -13,11 +13,13 @@
 ///      back: `held <= charged <= max` at every instant.
 ///   2. Whatever fails, the charge of what was not taken goes back.
 ///
-/// Driver pools grow by themselves, in steps of `pool_step()`. An allocation can make a pool grow by at most its size
-/// rounded up to a step, and never beyond the pool's own limit; that bound is charged before the call, and what the
-/// pool did not take is refunded after reading how much it holds. The pool's own limit is set to the largest multiple
-/// of the step that fits under `max` when the pool is made, so that a pool which is full to its limit can still serve
-/// from what it holds. Raising `max` later does not raise that limit; lowering it works at once.
+/// Driver pools grow by themselves, in steps of `pool_step()`. An allocation can make a pool grow by at most
+/// its size rounded up to a step, and never beyond the pool's own limit; that bound is charged before the
+/// call, and what the pool did not take is refunded after reading how much it holds. The pool's own limit is
+/// set to the largest multiple of the step that fits under `max` when the pool is made, so that a pool which
+/// is full to its limit can still serve from what it holds. Raising `max` later does not raise that limit.
+/// Lowering it works at once; below what the pool holds and might grow by, the pool then serves nothing,
+/// because whether an allocation makes it grow is not known before.
 ///
 /// Cost: one uncontended lock a call that takes memory; nothing on the others. Thread-safety: thread-safe.
 
@@ -85,28 +87,37 @@ class metered {
         const std::lock_guard lock(mutex_);
         const status s = device_->destroy_pool(pool);
         if (s != status::ok) return s;
-        meter_->refund(account_of(pool).held);
-        std::erase_if(pools_, [pool](const account& a) { return a.pool == pool; });
+        if (account* const a = account_of(pool)) {
+            meter_->refund(a->held);
+            *a = pools_.back();
+            pools_.pop_back();
+        }
         return s;
     }
 
     result<void*, status> allocate_from(pool_handle pool, std::size_t bytes,
                                         stream_handle stream) noexcept requires pool_device<Device> {
         const std::lock_guard lock(mutex_);
-        account& a = account_of(pool);
-        std::size_t growth = round_up(bytes, pool_step());
-        if (a.fence != 0) growth = std::min(growth, a.fence - a.held);
+        account* const a = account_of(pool);
+        if (a == nullptr) return status::invalid_value;
+        const std::size_t wanted = round_up(bytes, pool_step());
+        std::size_t growth = a->growth_for(wanted);
         result<meter::ticket, status> charge = meter_->reserve(growth);
+        if (!charge) { // the driver may have taken memory from the pool by itself
+            lower(*a, device_->memory_of(pool));
+            growth = a->growth_for(wanted);
+            charge = meter_->reserve(growth);
+        }
         if (!charge) return charge.error();
         result<void*, status> p = device_->allocate_from(pool, bytes, stream);
         const result<pool_memory, status> now = device_->memory_of(pool);
-        const std::size_t grown =
-            now ? now->reserved - a.held : growth; // unknown: assume the most until it is known
-        a.held += grown;
-        charge->commit(grown);
+        // Unknown: the most that it can be, until it is known.
+        const std::size_t grown = now ? now->reserved - std::min(now->reserved, a->held) : growth;
+        charge->commit(std::min(grown, growth));
+        a->held += std::min(grown, growth);
+        lower(*a, now);
         // The pool's own limit stands for the tenant's.
-        if (!p && p.error() == status::out_of_memory && a.fence != 0 && a.held + growth >= a.fence)
-            return status::over_limit;
+        if (!p && p.error() == status::out_of_memory && growth < wanted) return status::over_limit;
         return p;
     }
 
@@ -118,16 +129,16 @@ class metered {
     status trim_pool(pool_handle pool, std::size_t keep) noexcept requires pool_device<Device> {
         const std::lock_guard lock(mutex_);
         const status s = device_->trim_pool(pool, keep);
-        account& a = account_of(pool);
-        if (const result<pool_memory, status> now = device_->memory_of(pool); now && now->reserved < a.held) {
-            meter_->refund(a.held - now->reserved);
-            a.held = now->reserved;
-        }
+        if (account* const a = account_of(pool)) lower(*a, device_->memory_of(pool));
         return s;
     }
 
+    /// What the driver took from the pool by itself (`release_threshold`) is refunded here, too.
     result<pool_memory, status> memory_of(pool_handle pool) noexcept requires pool_device<Device> {
-        return device_->memory_of(pool);
+        const std::lock_guard lock(mutex_);
+        const result<pool_memory, status> now = device_->memory_of(pool);
+        if (account* const a = account_of(pool)) lower(*a, now);
+        return now;
     }
 
     // ---- everything else: passed on ----
@@ -151,9 +162,9 @@ class metered {
     /// Says whose limit it was: the arena's if the meter refused, else the device's.
     void explain(allocation_failure& failure) noexcept {
         device_->explain(failure);
-        failure.arena = short_text(meter_->name());
         if (failure.driver_status != status::over_limit) return;
         const meter_reading now = meter_->read();
+        failure.arena = short_text(meter_->name());
         failure.cause = failure_cause::arena_limit;
         failure.used = now.charged;
         failure.max = now.max;
@@ -164,15 +175,29 @@ class metered {
         pool_handle pool;
         std::size_t held;  ///< bytes charged for it
         std::size_t fence; ///< the pool's own limit in bytes; 0: none
+
+        /// Returns: the most by which the pool can grow for an allocation of `wanted` bytes.
+        [[nodiscard]] std::size_t growth_for(std::size_t wanted) const noexcept {
+            return fence == 0 ? wanted : std::min(wanted, fence - std::min(fence, held));
+        }
     };
 
     [[nodiscard]] std::size_t taken_for(std::size_t bytes) const noexcept {
         return round_up(bytes, device_->allocation_granularity());
     }
 
-    account& account_of(pool_handle pool) noexcept {
-        return *std::find_if(pools_.begin(), pools_.end(),
-                             [pool](const account& a) { return a.pool == pool; });
+    /// Returns: null if the pool was not made here.
+    account* account_of(pool_handle pool) noexcept {
+        const auto it =
+            std::find_if(pools_.begin(), pools_.end(), [pool](const account& a) { return a.pool == pool; });
+        return it == pools_.end() ? nullptr : &*it;
+    }
+
+    /// Effects: refunds what the account was charged for and the pool does not hold.
+    void lower(account& a, const result<pool_memory, status>& now) noexcept {
+        if (!now || now->reserved >= a.held) return;
+        meter_->refund(a.held - now->reserved);
+        a.held = now->reserved;
     }
 
     Device* device_;

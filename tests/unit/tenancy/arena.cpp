@@ -191,6 +191,38 @@ TEST_CASE("an arena that may be destroyed with live blocks is silent", "[tenancy
     CHECK(dev.reserved() == 0);
 }
 
+TEST_CASE("an arena that may be destroyed with live blocks does not ask their streams, which may be gone",
+          "[tenancy][arena]") {
+    sim::device dev;
+    test::misuse_log log;
+    {
+        best_fit_arena alice(dev, {.name = "alice", .at_destruction = leftovers::release});
+        caching_arena bob(dev, {.name = "bob", .at_destruction = leftovers::release});
+        const stream_handle s = dev.create_stream();
+        const stream_handle t = dev.create_stream();
+        alice.record_use(alice.allocate(s, 3_MiB), t);
+        bob.record_use(bob.allocate(s, 3_MiB), t);
+        dev.destroy_stream(s);
+        dev.destroy_stream(t);
+    }
+    CHECK(log.size() == 0);
+    CHECK(dev.reserved() == 0);
+    CHECK(dev.violations() == std::vector<std::string>{});
+}
+
+TEST_CASE("an arena that releases its blocks still reports what its driver refuses", "[tenancy][arena]") {
+    sim::device dev;
+    test::misuse_log log;
+    {
+        best_fit_arena alice(dev, {.name = "alice", .at_destruction = leftovers::release});
+        (void)alice.allocate(default_stream, 3_MiB);
+        dev.fail_call(sim::call::deallocate, 1, status::failed, 2);
+    }
+    REQUIRE(log.size() == 1);
+    CHECK(log[0].kind == misuse_kind::driver);
+    CHECK(log[0].owner.view() == "alice");
+}
+
 TEST_CASE("a driver pool in an arena never holds more than the limit, steps included",
           "[tenancy][arena][async]") {
     sim::device dev;

@@ -44,6 +44,25 @@ TEST_CASE("a ticket may be committed for less than was reserved", "[tenancy][met
     CHECK(m.read().charged == 30);
 }
 
+TEST_CASE("the peak is what was charged for good", "[tenancy][meter]") {
+    meter m("alice", 100);
+    {
+        auto kept = m.reserve(10);
+        auto dropped = m.reserve(90);
+        REQUIRE(kept);
+        REQUIRE(dropped);
+        kept->commit();
+        CHECK(m.read().peak == 10);
+    }
+    auto part = m.reserve(80);
+    REQUIRE(part);
+    part->commit(20);
+    CHECK(m.read().charged == 30);
+    CHECK(m.read().peak == 30);
+    m.refund(30);
+    CHECK(m.read().peak == 30);
+}
+
 TEST_CASE("a charge is granted up to the limit and not a byte further", "[tenancy][meter]") {
     meter m("alice", 100);
     auto exact = m.reserve(100);

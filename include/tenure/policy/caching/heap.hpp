@@ -5,24 +5,22 @@
 /// does it.
 ///
 ///     segment   [ block | free | block | free ]     bought for one lane, for small or for large blocks
-///                    one best-fit layout over all segments; colours keep lanes, small and large apart
+///
+/// One best-fit layout spans all segments; colours keep lanes, and small and large blocks, apart.
 ///
 /// States of a block:
 ///
-///     free --hand_out--> allocated --begin_free--> pending --events pass--+
-///                            |                                            v
-///                            +------------------------------------> retire: free, in its lane
-///                                                                     or captured, until its captures are
-///                                                                     released
+///     free --hand_out--> allocated --set_pending--> pending --events pass--> retire
+///                            |                                                 ^
+///                            +-------------------------------------------------+
+///     retire --> free, in its lane; or captured, until its captures are released
 ///
 /// Invariants:
 ///   1. Every live block is in the pointer map, and its record holds its size as requested and its lane.
-///   2. `allocated` is what live and pending blocks take; `captured` what only a capture may have: blocks
-///   that wait
-///      for a capture's release, and free memory of capture lanes; reserved = allocated + captured + free.
+///   2. `captured` is what only a capture may have: blocks that wait for a capture's release, and free memory of
+///      capture lanes. `allocated` is that, and what live and pending blocks take; the rest of `reserved` is free.
 ///   3. A segment belongs to small or to large blocks for good, and no free block crosses two segments.
-///   4. What could not be ordered by the driver ends in lane `lost`, never in a lane that somebody may take
-///   from.
+///   4. What the driver could not order ends in lane `lost`, never in a lane that somebody may take from.
 ///
 /// Complexity: O(log n) a block; books of segments O(1). Thread-safety: thread-compatible.
 
@@ -72,7 +70,11 @@ class heap {
     };
 
     heap(Device& device, const caching_options& options) noexcept
-        : options_(&options), backing_(device), events_(device), uses_(device, events_) {}
+        : options_(&options)
+        , backing_granularity_(device.allocation_granularity())
+        , backing_(device)
+        , events_(device)
+        , uses_(device, events_) {}
 
     heap(const heap&) = delete;
     heap& operator=(const heap&) = delete;
@@ -123,8 +125,10 @@ class heap {
         const std::size_t size = blocks_.size(id);
         records_[id] = {requested, 0, lane, block_state::allocated, lane_table::is_small(color), false};
         lanes_.attach(lane);
-        if (lanes_.capture(lane_table::lane_of(color)) != 0) counters_.captured -= size;
-        counters_.allocated.add(size);
+        if (lanes_.capture(lane_table::lane_of(color)) != 0)
+            counters_.captured -= size;
+        else
+            counters_.allocated.add(size);
         counters_.requested.add(requested);
         counters_.blocks.add(1);
         return to_pointer(blocks_.offset(id));
@@ -169,9 +173,11 @@ class heap {
         block_record& b = records_[id];
         const std::size_t size = blocks_.size(id);
         if (b.state == block_state::pending) counters_.pending -= size;
-        counters_.allocated.subtract(size);
         const bool of_capture = lanes_.capture(b.lane) != 0;
-        if (of_capture || b.holds != 0) counters_.captured += size;
+        if (of_capture || b.holds != 0)
+            counters_.captured += size;
+        else
+            counters_.allocated.subtract(size);
         if (b.holds != 0 || (of_capture && b.lost)) {
             b.state = block_state::captured;
             ++waiting_for_captures_;
@@ -183,6 +189,7 @@ class heap {
     /// Effects: nothing replays `capture` any more, and all work of its graphs is over. What waited for it
     /// alone becomes free, and segments that it alone has used serve everybody.
     void release_captured(std::uint64_t capture) noexcept {
+        if (capture == 0) return;
         std::size_t kept = 0;
         for (const auto& h : holds_) {
             if (h.capture == capture)
@@ -191,38 +198,37 @@ class heap {
                 holds_[kept++] = h;
         }
         holds_.resize(kept);
-        counters_.captured -= spare_segments_of(capture);
+        drop_from_captures(spare_segments_of(capture));
         const std::size_t before = lanes_.captured_bytes(blocks_);
         for (auto& [base, s] : segments_)
             if (s.capture == capture) s.capture = 0;
         lanes_.release(capture, blocks_);
-        counters_.captured -= before - lanes_.captured_bytes(blocks_);
+        drop_from_captures(before - lanes_.captured_bytes(blocks_));
         for (block_id id = 0; waiting_for_captures_ != 0 && id < records_.size(); ++id) {
             block_record& b = records_[id];
             if (b.state != block_state::captured || b.holds != 0 || lanes_.capture(b.lane) != 0) continue;
             --waiting_for_captures_;
-            counters_.captured -= blocks_.size(id);
+            drop_from_captures(blocks_.size(id));
             give_to_lane(id);
         }
     }
 
     // ---- segments ----
 
-    /// Effects: buys a segment of at least `bytes` for a lane. Returns: its free block, or the device's
-    /// answer. Throws: `std::bad_alloc`, changing nothing.
-    result<candidate, status> grow(lane_id lane, bool small, std::size_t bytes, std::size_t alignment) {
+    /// Effects: gets a segment for a lane, of at least `bytes` and large enough for `block` bytes at the
+    /// alignment: a spare one, or else a new one from the device.
+    /// Returns: its free block, or the device's answer. Throws: `std::bad_alloc`, changing nothing.
+    result<candidate, status> grow(lane_id lane, bool small, std::size_t bytes, std::size_t block,
+                                   std::size_t alignment) {
+        const std::size_t given = std::max(backing_granularity_, layout::granule); // how segments are aligned
+        if (alignment > given) bytes = std::max(bytes, saturating_add(block, alignment - given));
         if (const std::optional<candidate> spare = take_spare(lane, small, bytes, alignment)) return *spare;
         segments_.reserve(segments_.size() + 2);
         const std::size_t count = backing_.count();
         const result<segment_range, status> got =
-            backing_.acquire(bytes, std::max(alignment, layout::granule));
+            backing_.acquire(bytes, std::clamp(alignment, layout::granule, given));
         count_segments();
-        if (got) {
-            adopt({got->base, got->size}, lane, small);
-            // Any free block of exactly this size is as good as the new one, which is one of them.
-            const layout::domain mine[] = {lane_table::domain_of(lane, small)};
-            return *blocks_.find(got->size, alignment, mine);
-        }
+        if (got) return candidate{adopt({got->base, got->size}, lane, small), got->base, got->size};
         if (backing_.count() > count) { // bought, of no use for this request, and not taken back
             layout::range stray;
             backing_.for_each([&](const segment_range& s) {
@@ -276,6 +282,7 @@ class heap {
         bool good = true;
         std::size_t requested = 0, allocated = 0, pending = 0, live = 0, waiting = 0;
         std::size_t captured = lanes_.captured_bytes(blocks_);
+        allocated += captured;
         blocks_.for_each_block([&](const layout::block_view& b) {
             const segment_range in = backing_.find(b.offset);
             const auto segment = segments_.find(in.base);
@@ -288,8 +295,11 @@ class heap {
             const block_record& r = records_[b.id];
             good = good && lanes_.in_use(r.lane) && r.requested <= b.size;
             requested += r.requested;
-            (r.state == block_state::captured ? captured : allocated) += b.size;
-            if (r.state == block_state::captured) ++waiting;
+            allocated += b.size;
+            if (r.state == block_state::captured) {
+                captured += b.size;
+                ++waiting;
+            }
             if (r.state == block_state::pending) pending += b.size;
             if (r.state == block_state::allocated) {
                 ++live;
@@ -317,6 +327,15 @@ class heap {
         lanes_.detach(b.lane);
     }
 
+    void keep_for_capture(std::size_t bytes) noexcept {
+        counters_.captured += bytes;
+        counters_.allocated.add(bytes);
+    }
+    void drop_from_captures(std::size_t bytes) noexcept {
+        counters_.captured -= bytes;
+        counters_.allocated.subtract(bytes);
+    }
+
     /// A whole free block changes its lane. Throws: `std::bad_alloc`, changing nothing.
     void move_segment(const candidate& c, lane_id to) {
         const bool small = lane_table::is_small(blocks_.domain_of(c.id));
@@ -331,7 +350,7 @@ class heap {
         move_segment(*c, lane);
         s.capture = lanes_.capture(lane);
         s.settled = true;
-        if (s.capture != 0) counters_.captured += c->size;
+        if (s.capture != 0) keep_for_capture(c->size);
         return c;
     }
 
@@ -354,9 +373,10 @@ class heap {
         return bytes;
     }
 
-    void adopt(const layout::range& r, lane_id lane, bool small) {
+    block_id adopt(const layout::range& r, lane_id lane, bool small) {
+        block_id id = layout::no_block;
         try {
-            blocks_.add(r, lane_table::domain_of(lane, small));
+            id = blocks_.add(r, lane_table::domain_of(lane, small));
             segments_.insert({r.base, {lanes_.capture(lane), searches_, small, true}});
         } catch (...) {
             blocks_.remove(r.base);
@@ -364,7 +384,8 @@ class heap {
             count_segments();
             throw;
         }
-        if (lanes_.capture(lane) != 0) counters_.captured += r.size;
+        if (lanes_.capture(lane) != 0) keep_for_capture(r.size);
+        return id;
     }
 
     void count_segments() noexcept {
@@ -379,6 +400,7 @@ class heap {
     }
 
     const caching_options* options_;
+    const std::size_t backing_granularity_;
     segments<Device> backing_;
     event_cache<Device> events_;
     pending_uses<Device> uses_;

@@ -29,7 +29,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <utility>
 #include <vector>
 
 namespace tenure::caching {
@@ -38,8 +37,9 @@ template <device Device>
 class lane_marks {
   public:
     /// `mark_bytes`: bytes, see above.
-    lane_marks(event_cache<Device>& events, lane_table& lanes, std::size_t mark_bytes) noexcept
-        : events_(&events), lanes_(&lanes), mark_bytes_(mark_bytes) {}
+    lane_marks(Device& device, event_cache<Device>& events, lane_table& lanes,
+               std::size_t mark_bytes) noexcept
+        : device_(&device), events_(&events), lanes_(&lanes), mark_bytes_(mark_bytes) {}
 
     lane_marks(const lane_marks&) = delete;
     lane_marks& operator=(const lane_marks&) = delete;
@@ -66,37 +66,32 @@ class lane_marks {
         const std::size_t unmarked = lane_table::free_bytes(l, blocks);
         const bool much = stream != default_stream && unmarked >= mark_bytes_;
         if (unmarked == 0 || !(much || lanes_->wanted(l))) return;
-        marks_.reserve(marks_.size() + 1);
-        lane_id moving = lanes_->moving(l);
-        const bool again = moving != lane_table::none; // the new event comes later on the same stream
-        if (!again) moving = lanes_->add_moving(l);
-        if (moving == lane_table::none) return;
-        const result<event_handle, status> event = events_->mark(stream);
-        if (!event) {
-            if (!again) lanes_->drop_moving(l);
-            return;
-        }
-        lanes_->want(l, false);
-        recolor(l, moving, blocks);
-        if (again) {
-            mark& m =
-                *std::find_if(marks_.begin(), marks_.end(), [l](const mark& x) { return x.owner == l; });
-            events_->release(std::exchange(m.event, *event));
+        if (lanes_->moving(l) != lane_table::none) {
+            // The same event, recorded again, comes later on the same stream: it covers what it covered, too.
+            // But what it covered waits longer then, so this is done only for at least as much.
+            if (unmarked < lane_table::free_bytes(lanes_->moving(l), blocks)) return;
+            if (device_->record(mark_of(l).event, stream) != status::ok) return;
         } else {
+            marks_.reserve(marks_.size() + 1);
+            if (lanes_->add_moving(l) == lane_table::none) return;
+            const result<event_handle, status> event = events_->mark(stream);
+            if (!event) return lanes_->drop_moving(l);
             marks_.push_back({l, *event});
         }
+        lanes_->want(l, false);
+        recolor(l, lanes_->moving(l), blocks);
     }
 
     /// Effects: what was marked before work that has passed becomes shared. Returns: whether there was any.
     template <class Layout>
-    bool poll(Device& device, Layout& blocks) noexcept {
-        return settle_where(blocks, [&](event_handle e) { return device.query(e) == status::ok; });
+    bool poll(Layout& blocks) noexcept {
+        return settle_where(blocks, [this](event_handle e) { return device_->query(e) == status::ok; });
     }
 
     /// The same, but waits for the work. What the device refuses to wait for stays.
     template <class Layout>
-    bool synchronize(Device& device, Layout& blocks) noexcept {
-        return settle_where(blocks, [&](event_handle e) { return device.synchronize(e) == status::ok; });
+    bool synchronize(Layout& blocks) noexcept {
+        return settle_where(blocks, [this](event_handle e) { return device_->synchronize(e) == status::ok; });
     }
 
     /// Effects: the lane takes back what moves, and what is shared beside its own, so that all of it merges.
@@ -117,6 +112,10 @@ class lane_marks {
         lane_id owner;
         event_handle event;
     };
+
+    mark& mark_of(lane_id l) noexcept {
+        return *std::find_if(marks_.begin(), marks_.end(), [l](const mark& m) { return m.owner == l; });
+    }
 
     template <class Layout>
     static void recolor(lane_id from, lane_id to, Layout& blocks) noexcept {
@@ -146,6 +145,7 @@ class lane_marks {
         marks_.pop_back();
     }
 
+    Device* device_;
     event_cache<Device>* events_;
     lane_table* lanes_;
     std::size_t mark_bytes_;

@@ -9,13 +9,11 @@
 ///     domain = 2 * lane + (large ? 1 : 0)
 ///
 ///     0 shared   blocks of `allocate_sync`: all work on them is over, every stream may take them
-///     1 lost     freed, but the driver could not say when the work on them ends: nobody may take them.
-///     Giving
-///                the segment back to the device, which waits for all work, ends this
+///     1 lost     freed, but the driver could not say when the work on them ends. Nobody may take them;
+///                giving the segment back to the device, which waits for all work, ends this
 ///     2 spare    whole segments, all work on which is over: as good as new ones for everybody
-///     3 ...      one for a stream, keyed by its identity, never by its handle: a new stream with a dead
-///     one's
-///                handle is another lane and inherits nothing
+///     3 ...      one for a stream, keyed by its identity, never by its handle: a new stream with the
+///                handle of a dead one is another lane and inherits nothing
 ///
 /// A *capture lane* (stream, capture) holds what was allocated on the stream while the capture was active. A
 /// graph may replay into that memory, so no other lane sees it until the capture is released; then the lane

@@ -1,0 +1,287 @@
+#include "support/catch.hpp"
+
+#include <tenure/core/units.hpp>
+#include <tenure/device/sim_device.hpp>
+#include <tenure/layout/best_fit.hpp>
+#include <tenure/ordering/stream_order.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+using namespace tenure;
+using namespace tenure::literals;
+using namespace std::chrono_literals;
+
+namespace {
+
+using order_type = stream_order<sim::device>;
+
+/// A range of memory whose blocks are freed into lanes.
+struct order_world {
+    explicit order_world(std::size_t mark_bytes = no_limit, std::size_t bytes = 64_MiB)
+        : order(device, events, mark_bytes) {
+        blocks.add({1_GiB, bytes}, order_type::settled);
+    }
+
+    [[nodiscard]] order_type::lane_id lane(stream_handle s) { return order.lane_of(device.describe(s)->id); }
+
+    /// Effects: a block that was taken from anywhere is freed on the lane.
+    void free_on(order_type::lane_id l, std::size_t n) {
+        const layout::domain any[] = {order_type::settled};
+        const layout::block_id id = blocks.allocate(n, 512, any);
+        REQUIRE(id != layout::no_block);
+        blocks.deallocate(id, order.open(l));
+        order.freed(l, n);
+    }
+
+    /// Returns: free bytes that the lane may use.
+    [[nodiscard]] std::size_t usable(order_type::lane_id l) const {
+        std::size_t n = 0;
+        const auto list = order.usable(l);
+        for (const layout::domain d : list.view()) n += blocks.free_bytes(d);
+        return n;
+    }
+
+    sim::device device{{.cost = sim::costs::zero()}};
+    event_cache<sim::device> events{device};
+    order_type order;
+    layout::best_fit blocks;
+};
+
+} // namespace
+
+TEST_CASE("memory freed on a stream is its own until a mark has passed", "[ordering][stream_order]") {
+    order_world w(1_MiB);
+    const stream_handle s = w.device.create_stream();
+    const stream_handle t = w.device.create_stream();
+    const auto ls = w.lane(s);
+    const auto lt = w.lane(t);
+    CHECK(ls != lt);
+    CHECK(w.lane(s) == ls);
+    w.device.launch(s, 1ms);
+    w.free_on(ls, 4_MiB);
+    CHECK(w.usable(ls) == 64_MiB);
+    CHECK(w.usable(lt) == 60_MiB);
+    CHECK(w.usable(order_type::no_lane) == 60_MiB);
+    CHECK(w.order.bytes_of_others(lt, w.blocks) == 4_MiB);
+    CHECK(w.order.bytes_of_others(ls, w.blocks) == 0);
+    w.order.mark_if_due(ls, s, w.blocks);
+    CHECK(w.usable(ls) == 64_MiB); // marked, still its own
+    CHECK_FALSE(w.order.poll(w.blocks));
+    CHECK(w.usable(lt) == 60_MiB);
+    w.device.advance(1ms);
+    CHECK(w.order.poll(w.blocks));
+    CHECK(w.usable(lt) == 64_MiB);
+    CHECK(w.blocks.validate());
+}
+
+TEST_CASE("no event is recorded before there is much, or somebody has asked", "[ordering][stream_order]") {
+    order_world w(1_MiB);
+    const stream_handle s = w.device.create_stream();
+    const auto l = w.lane(s);
+    w.free_on(l, 512_KiB);
+    w.order.mark_if_due(l, s, w.blocks);
+    CHECK(w.device.calls(sim::call::record) == 0);
+    CHECK_FALSE(w.order.ask_others(order_type::no_lane, w.blocks)); // nobody vouches for s here
+    CHECK(w.device.calls(sim::call::record) == 0);
+    w.order.mark_if_due(l, s, w.blocks);
+    CHECK(w.device.calls(sim::call::record) == 1);
+    w.order.mark_if_due(l, s, w.blocks);
+    CHECK(w.device.calls(sim::call::record) == 1);
+    w.free_on(l, 512_KiB);
+    w.order.mark_if_due(l, s, w.blocks);
+    CHECK(w.device.calls(sim::call::record) == 1);
+    w.free_on(l, 512_KiB);
+    w.order.mark_if_due(l, s, w.blocks);
+    CHECK(w.device.calls(sim::call::record) == 2);
+}
+
+TEST_CASE("the default stream is marked when others ask, not before", "[ordering][stream_order]") {
+    order_world w(1_MiB);
+    const auto l = w.lane(default_stream);
+    w.free_on(l, 32_MiB);
+    w.order.mark_if_due(l, default_stream, w.blocks);
+    CHECK(w.device.calls(sim::call::record) == 0);
+    CHECK_FALSE(w.order.ask_others(l, w.blocks));
+    CHECK(w.order.ask_others(order_type::no_lane, w.blocks));
+    CHECK(w.device.calls(sim::call::record) == 1);
+    CHECK(w.order.poll(w.blocks));
+    CHECK(w.usable(order_type::no_lane) == 64_MiB);
+}
+
+TEST_CASE("a fifth mark joins the fourth, and settles no earlier than its event",
+          "[ordering][stream_order]") {
+    order_world w(512);
+    const stream_handle s = w.device.create_stream();
+    const auto l = w.lane(s);
+    for (int i = 0; i < 6; ++i) {
+        w.device.launch(s, 1ms);
+        w.free_on(l, 1_MiB);
+        w.order.mark_if_due(l, s, w.blocks);
+    }
+    CHECK(w.usable(l) == 64_MiB);
+    for (int i = 1; i <= 6; ++i) {
+        w.device.advance(1ms);
+        w.order.poll(w.blocks);
+        const std::size_t passed = i <= 3 ? static_cast<std::size_t>(i) : i < 6 ? 3 : 6;
+        CHECK(w.usable(order_type::no_lane) == 58_MiB + passed * 1_MiB);
+    }
+    CHECK(w.blocks.validate());
+}
+
+TEST_CASE("a mark whose memory the lane has used again makes room for the next one",
+          "[ordering][stream_order]") {
+    order_world w(512);
+    const stream_handle s = w.device.create_stream();
+    const auto l = w.lane(s);
+    w.device.hold(s);
+    w.free_on(l, 1_MiB);
+    w.order.mark_if_due(l, s, w.blocks);
+    for (int i = 0; i < 10; ++i) {
+        const auto usable = w.order.usable(l);
+        const layout::block_id id = w.blocks.allocate(1_MiB, 512, usable.view().first(2)); // the lane's own
+        REQUIRE(id != layout::no_block);
+        w.blocks.deallocate(id, w.order.open(l));
+        w.order.freed(l, 1_MiB);
+        w.order.mark_if_due(l, s, w.blocks);
+    }
+    CHECK(w.device.live_events() <= 2);
+}
+
+TEST_CASE("reopening merges a lane's memory with settled neighbours; the next mark settles all of it",
+          "[ordering][stream_order]") {
+    order_world w(512);
+    const stream_handle s = w.device.create_stream();
+    const auto l = w.lane(s);
+    w.device.launch(s, 1ms);
+    w.free_on(l, 1_MiB);
+    w.order.mark_if_due(l, s, w.blocks);
+    CHECK(w.order.reopen(l, w.blocks));
+    const auto list = w.order.usable(l);
+    CHECK(w.blocks.largest_free(list.view()) == 64_MiB);
+    CHECK(w.blocks.free_bytes(order_type::settled) == 0);
+    CHECK_FALSE(w.order.reopen(l, w.blocks));
+    CHECK_FALSE(w.order.reopen(order_type::no_lane, w.blocks));
+    w.order.mark_if_due(l, s, w.blocks);
+    w.device.advance(1ms);
+    CHECK(w.order.poll(w.blocks));
+    CHECK(w.usable(order_type::no_lane) == 64_MiB);
+}
+
+TEST_CASE("a driver that refuses to mark changes nothing, and is asked again", "[ordering][stream_order]") {
+    order_world w(512);
+    const stream_handle s = w.device.create_stream();
+    const auto l = w.lane(s);
+    w.free_on(l, 1_MiB);
+    for (const sim::call c : {sim::call::create_event, sim::call::record}) {
+        w.device.fail_call(c, 1, status::failed);
+        w.order.mark_if_due(l, s, w.blocks);
+        CHECK(w.usable(l) == 64_MiB);
+        CHECK_FALSE(w.order.poll(w.blocks));
+    }
+    w.order.mark_if_due(l, s, w.blocks);
+    w.device.fail_call(sim::call::query, 1, status::failed);
+    CHECK_FALSE(w.order.poll(w.blocks));
+    CHECK(w.order.poll(w.blocks));
+    CHECK(w.usable(order_type::no_lane) == 64_MiB);
+}
+
+TEST_CASE("synchronize waits for marks, except those that never pass", "[ordering][stream_order]") {
+    order_world w(512);
+    const stream_handle s = w.device.create_stream();
+    const stream_handle stuck = w.device.create_stream();
+    w.device.launch(s, 1s);
+    w.device.hold(stuck);
+    for (const stream_handle x : {s, stuck}) {
+        w.free_on(w.lane(x), 1_MiB);
+        w.order.mark_if_due(w.lane(x), x, w.blocks);
+    }
+    CHECK(w.order.synchronize(w.blocks));
+    CHECK(w.usable(order_type::no_lane) == 63_MiB);
+    CHECK_FALSE(w.order.synchronize(w.blocks));
+    w.device.finish(stuck);
+    CHECK(w.order.synchronize(w.blocks));
+    CHECK(w.usable(order_type::no_lane) == 64_MiB);
+}
+
+TEST_CASE("a new stream with a dead one's handle inherits nothing", "[ordering][stream_order]") {
+    order_world w;
+    const stream_handle s = w.device.create_stream();
+    const auto l = w.lane(s);
+    w.device.launch(s, 1s);
+    w.free_on(l, 1_MiB);
+    w.device.destroy_stream(s);
+    const stream_handle again = w.device.create_stream();
+    REQUIRE(again == s);
+    CHECK(w.lane(again) != l);
+    CHECK(w.usable(w.lane(again)) == 63_MiB);
+    CHECK(w.device.violations() == std::vector<std::string>{});
+}
+
+TEST_CASE("once all work has passed, everything is settled, what was lost too", "[ordering][stream_order]") {
+    order_world w(512);
+    const stream_handle s = w.device.create_stream();
+    const auto l = w.lane(s);
+    w.device.launch(s, 1s);
+    w.free_on(l, 1_MiB);
+    w.order.mark_if_due(l, s, w.blocks);
+    w.free_on(l, 1_MiB);
+    w.free_on(order_type::no_lane, 1_MiB);
+    CHECK(w.usable(order_type::no_lane) == 61_MiB);
+    w.device.advance(1s);
+    w.order.all_passed(w.blocks);
+    CHECK(w.usable(order_type::no_lane) == 64_MiB);
+    CHECK(w.order.stream_of(order_type::settled) == 0);
+    CHECK_FALSE(w.order.poll(w.blocks));
+    CHECK(w.device.live_events() == 1); // back in the cache
+    w.free_on(l, 1_MiB);                // the lane goes on
+    w.order.mark_if_due(l, s, w.blocks);
+    CHECK(w.order.poll(w.blocks));
+}
+
+TEST_CASE("lanes are forgotten only by tidy, and only when they hold nothing", "[ordering][stream_order]") {
+    order_world w;
+    const auto full = w.order.lane_of(1000);
+    w.free_on(full, 1_MiB);
+    std::vector<order_type::lane_id> lanes;
+    for (std::uint64_t id = 1; id <= 200; ++id) lanes.push_back(w.order.lane_of(id));
+    for (std::uint64_t id = 1; id <= 200; ++id) CHECK(w.order.lane_of(id) == lanes[id - 1]);
+    w.order.tidy(w.blocks);
+    CHECK(w.order.lane_of(1000) == full);
+    CHECK(w.usable(full) == 64_MiB);
+    CHECK(w.order.stream_of(w.order.open(full)) == 1000);
+}
+
+TEST_CASE("when all domains are taken memory is lost, until tidy finds domains that are not used any more",
+          "[ordering][stream_order]") {
+    order_world w;
+    std::uint64_t id = 0;
+    while (w.order.lane_of(++id) != order_type::no_lane) {
+        REQUIRE(id < 70'000);
+        if (id % 2 == 0) w.free_on(w.order.lane_of(id), 512);
+    }
+    CHECK(w.order.open(order_type::no_lane) == order_type::lost);
+    CHECK(w.order.lane_of(id) == order_type::no_lane);
+    w.order.tidy(w.blocks);
+    CHECK(w.order.lane_of(id) != order_type::no_lane);
+    for (std::uint64_t full = 2; full < id; full += 2000)
+        CHECK(w.order.stream_of(w.order.open(w.order.lane_of(full))) == full);
+}
+
+TEST_CASE("what many lanes leave unmarked is bounded together", "[ordering][stream_order]") {
+    order_world w(1_MiB);
+    for (int i = 0; i < 2000; ++i) {
+        w.order.tidy(w.blocks);
+        const stream_handle s = w.device.create_stream();
+        const auto l = w.lane(s);
+        w.free_on(l, 16_KiB);
+        w.order.mark_if_due(l, s, w.blocks);
+        w.device.destroy_stream(s);
+        w.order.poll(w.blocks);
+    }
+    // 2000 * 16 KiB = 31 MiB were freed; 1 MiB * (1 + ln 64) = 5.2 MiB
+    CHECK(w.blocks.free_bytes() - w.usable(order_type::no_lane) <= 6_MiB);
+}
