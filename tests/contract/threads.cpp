@@ -24,6 +24,8 @@ using namespace tenure::test;
 namespace {
 
 inline constexpr unsigned threads = 8;
+inline constexpr std::size_t largest = 8_MiB;
+inline constexpr std::size_t most_kept = 64_MiB;
 
 template <class F>
 void on_threads(F f) {
@@ -65,7 +67,7 @@ void hammer(Resource& r, sim::device& device, const std::vector<stream_handle>& 
         std::vector<exchange::parcel> mine;
         for (int i = 0; i < rounds; ++i) {
             const stream_handle s = chance(rng, 70) ? own[t] : shared;
-            const std::size_t n = log_uniform(rng, 1, 8_MiB);
+            const std::size_t n = log_uniform(rng, 1, largest);
             const std::size_t a = std::size_t{1} << below(rng, 14);
             const allocate_result got = r.try_allocate(s, n, a);
             if (!got || *got == nullptr || !is_aligned(to_address(*got), a) || !r.owns(*got)) {
@@ -90,7 +92,7 @@ void hammer(Resource& r, sim::device& device, const std::vector<stream_handle>& 
                 mine[which] = mine.back();
                 mine.pop_back();
             }
-            if (chance(rng, 2)) (void)r.trim(below(rng, 64_MiB));
+            if (chance(rng, 2)) (void)r.trim(below(rng, most_kept));
             if (chance(rng, 5)) {
                 const usage_counters u = r.usage();
                 if (u.requested.current > u.allocated.current || u.allocated.current > u.reserved.current)
