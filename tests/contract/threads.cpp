@@ -76,11 +76,11 @@ void hammer(Resource& r, sim::device& device, const std::vector<stream_handle>& 
             }
             device.launch(s, microseconds{5});
             const exchange::parcel b{*got, n, s};
+            if (chance(rng, 10)) r.record_use(b.p, b.s); // before others may free it
             if (chance(rng, 30))
                 post.put(b);
             else
                 mine.push_back(b);
-            if (chance(rng, 10)) r.record_use(b.p, b.s);
             exchange::parcel other{};
             if (chance(rng, 50) && post.take(other)) {
                 // On the stream it was allocated on: its last use is before that stream's end.

@@ -20,24 +20,25 @@ namespace tenure {
 
 inline namespace literals {
 
-consteval std::size_t shifted_bytes(unsigned long long n, unsigned shift) {
-    if (n > (std::numeric_limits<std::size_t>::max() >> shift)) throw "size literal does not fit in 64 bits";
+constexpr std::size_t shifted_bytes(unsigned long long n, unsigned shift) {
+    if (n > (std::numeric_limits<std::size_t>::max() >> shift))
+        throw std::out_of_range("size literal does not fit in 64 bits");
     return static_cast<std::size_t>(n) << shift;
 }
 
-consteval std::size_t operator""_B(unsigned long long n) {
+constexpr std::size_t operator""_B(unsigned long long n) {
     return shifted_bytes(n, 0);
 }
-consteval std::size_t operator""_KiB(unsigned long long n) {
+constexpr std::size_t operator""_KiB(unsigned long long n) {
     return shifted_bytes(n, 10);
 }
-consteval std::size_t operator""_MiB(unsigned long long n) {
+constexpr std::size_t operator""_MiB(unsigned long long n) {
     return shifted_bytes(n, 20);
 }
-consteval std::size_t operator""_GiB(unsigned long long n) {
+constexpr std::size_t operator""_GiB(unsigned long long n) {
     return shifted_bytes(n, 30);
 }
-consteval std::size_t operator""_TiB(unsigned long long n) {
+constexpr std::size_t operator""_TiB(unsigned long long n) {
     return shifted_bytes(n, 40);
 }
 
