@@ -40,6 +40,7 @@
 ///
 /// Thread-safety: thread-safe; the object does not change after construction.
 
+#include <tenure/core/bits.hpp>
 #include <tenure/core/error.hpp>
 #include <tenure/core/handles.hpp>
 #include <tenure/core/result.hpp>
@@ -145,24 +146,26 @@ class device {
 
     // --- streams and events ---
 
-    /// Returns: identity and capture of `stream`. A capture that has been invalidated but not ended has an
-    /// identity of its own (all ones): it will never run, yet the stream is not usable before its end.
+    /// Returns: identity and capture of `stream`. Asking a capturing stream for its id would invalidate the capture
+    /// (observed, driver 580), so the capture is asked first, and inside one the identity is made of the handle, which
+    /// cannot be destroyed or recycled before the capture ends. A capture that has been invalidated but not ended has
+    /// an identity of its own (all ones): it will never run, yet the stream is not usable before its end.
     /// Requires: `stream` has not been destroyed; the driver crashes on a handle that no stream has any more.
     result<stream_state, status> describe(stream_handle stream) noexcept {
         if (is_legacy(stream)) return stream_state{legacy_stream_id, 0};
         const current_device here(ordinal_, only_one_); // cudaStreamPerThread is one of the current device
-        unsigned long long id = 0;
-        if (const status s = settle(cudaStreamGetId(stream, &id)); s != status::ok) return s;
         cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
         unsigned long long capture_id = 0;
         if (const status s = settle(cudaStreamGetCaptureInfo(stream, &capture, &capture_id)); s != status::ok)
             return s;
-        switch (capture) {
-        case cudaStreamCaptureStatusActive: return stream_state{id, capture_id};
-        case cudaStreamCaptureStatusInvalidated:
-            return stream_state{id, std::numeric_limits<std::uint64_t>::max()};
-        default: return stream_state{id, 0};
-        }
+        constexpr std::uint64_t of_handle = std::uint64_t{1} << 62;
+        if (capture == cudaStreamCaptureStatusActive)
+            return stream_state{of_handle | to_address(stream), capture_id};
+        if (capture == cudaStreamCaptureStatusInvalidated)
+            return stream_state{of_handle | to_address(stream), std::numeric_limits<std::uint64_t>::max()};
+        unsigned long long id = 0;
+        if (const status s = settle(cudaStreamGetId(stream, &id)); s != status::ok) return s;
+        return stream_state{id, 0};
     }
 
     /// Every other handle may name another stream later, or for another thread.

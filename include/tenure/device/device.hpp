@@ -39,7 +39,9 @@
 namespace tenure {
 
 struct stream_state {
-    std::uint64_t id = 0;      ///< unique for the life of the process, never reused
+    /// Unique for the life of the process, never reused; in a capture it is another one, good for that capture only
+    /// (a capturing stream cannot be asked for its own).
+    std::uint64_t id = 0;
     std::uint64_t capture = 0; ///< identity of the active capture the stream is in; 0: none
     [[nodiscard]] bool capturing() const noexcept { return capture != 0; }
 };

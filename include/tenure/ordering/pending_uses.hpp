@@ -193,12 +193,12 @@ class pending_uses {
     bool enqueue(block_id block, node_index i, free_outcome& outcome) noexcept {
         queue& q = queues_[nodes_[i].queue];
         const result<stream_state, status> state = device_->describe(q.stream);
-        if (!state || state->id != q.id) { // unknown, or destroyed and its handle given to another stream
-            outcome.lost = true;
+        if (state && state->capturing()) {
+            outcome.capture = state->capture;
             return false;
         }
-        if (state->capturing()) {
-            outcome.capture = state->capture;
+        if (!state || state->id != q.id) { // unknown, or destroyed and its handle given to another stream
+            outcome.lost = true;
             return false;
         }
         const result<event_handle, status> event = events_->mark(q.stream);

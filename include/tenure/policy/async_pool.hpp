@@ -514,8 +514,8 @@ class async_pool {
         if (!state) state = device_->describe(u.stream);
         if (!state) return presence::unknown;
         if (u.id == 0) u.id = state->id;
-        if (u.id != state->id) return presence::gone;
-        return state->capturing() ? presence::capturing : presence::here;
+        if (state->capturing()) return presence::capturing; // under another identity
+        return u.id == state->id ? presence::here : presence::gone;
     }
 
     /// Requires: `lock` holds the mutex. Effects: the host waits, with the mutex released, until the default stream
