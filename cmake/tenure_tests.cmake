@@ -37,14 +37,10 @@ target_link_libraries(tenure_test_pch PRIVATE tenure_test_settings)
 target_precompile_headers(tenure_test_pch PRIVATE "${PROJECT_SOURCE_DIR}/tests/support/catch.hpp" <algorithm> <array>
     <atomic> <chrono> <functional> <map> <memory> <mutex> <random> <set> <string> <thread> <unordered_map> <vector>)
 
-# tenure_add_tests(<folder> [EXCEPT <folder>] [LIBRARIES <target>...])
-# One program, test_<folder>, from tests/<folder>/**.cpp but for the folder EXCEPT inside it.
+# tenure_add_tests(<folder> [LIBRARIES <target>...]): one program, test_<folder>, from tests/<folder>/**.cpp.
 function(tenure_add_tests folder)
-    cmake_parse_arguments(PARSE_ARGV 1 arg "" "EXCEPT" "LIBRARIES")
+    cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "LIBRARIES")
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${folder}/*.cpp)
-    if(arg_EXCEPT)
-        list(FILTER sources EXCLUDE REGEX "/tests/${folder}/${arg_EXCEPT}/")
-    endif()
     if(TENURE_SANITIZE STREQUAL "thread")
         set(threaded "")
         set(subjects "") # the policies that a suite runs over
@@ -64,11 +60,10 @@ function(tenure_add_tests folder)
     if(NOT sources)
         return()
     endif()
-    string(REPLACE "/" "_" name ${folder})
-    add_executable(test_${name} ${sources})
-    target_link_libraries(test_${name} PRIVATE tenure_test_main ${arg_LIBRARIES})
-    target_precompile_headers(test_${name} REUSE_FROM tenure_test_pch)
-    catch_discover_tests(test_${name} TEST_PREFIX "${folder}." PROPERTIES TIMEOUT 300)
+    add_executable(test_${folder} ${sources})
+    target_link_libraries(test_${folder} PRIVATE tenure_test_main ${arg_LIBRARIES})
+    target_precompile_headers(test_${folder} REUSE_FROM tenure_test_pch)
+    catch_discover_tests(test_${folder} TEST_PREFIX "${folder}." PROPERTIES TIMEOUT 300)
 endfunction()
 
 # Every header compiles alone, and twice. Those that need CUDA's headers are compiled where the toolkit is.
