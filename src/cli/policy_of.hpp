@@ -104,7 +104,8 @@ class policy_of final : public policy {
     void check() const override {
         try {
             sim::device nowhere;
-            const Pool<sim::device> pool(nowhere, options_); // whoever takes the options knows what they may be
+            const Pool<sim::device> pool(nowhere,
+                                         options_); // whoever takes the options knows what they may be
         } catch (const std::invalid_argument& e) {
             throw usage_error(std::string("policy ") + name_ + ": " + e.what());
         }
