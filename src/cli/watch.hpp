@@ -24,8 +24,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <iterator>
 #include <map>
-#include <string>
+#include <optional>
 
 namespace tenure::cli {
 
