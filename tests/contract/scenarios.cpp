@@ -484,3 +484,138 @@ TEST_CASE("scenario L9 (Triton server #1765): an exhausted pool never takes othe
     CHECK(dev.reserved() == 50 * MiB);
     a.deallocate(s0, p, 50 * MiB);
 }
+
+TEST_CASE(
+    "scenario 28 (pytorch PR 118550): sixteen threads of 64 KiB pairs are served from what one pass reserved",
+    "[scenario][threads]") {
+    // How fast is for the benchmarks; that nothing is reserved or asked of the driver once warm is for here.
+    sim::device dev;
+    {
+        best_fit_pool<sim::device> pool(dev);
+        std::vector<stream_handle> streams;
+        for (int t = 0; t < 16; ++t) streams.push_back(dev.create_stream());
+        const auto pass = [&](int pairs) {
+            std::vector<std::thread> threads;
+            for (const stream_handle s : streams)
+                threads.emplace_back([&pool, s, pairs] {
+                    for (int i = 0; i < pairs; ++i) pool.deallocate(s, pool.allocate(s, 64_KiB), 64_KiB);
+                });
+            for (std::thread& t : threads) t.join();
+        };
+        pass(10);
+        const std::uint64_t bought = dev.calls(sim::call::allocate);
+        pass(500);
+        CHECK(dev.calls(sim::call::allocate) == bought);
+        for (const stream_handle s : streams) dev.destroy_stream(s);
+    }
+    CHECK(dev.reserved() == 0);
+}
+
+TEST_CASE("scenario 35 (mlcommons PR 522): the driver calls of a step are counted, and none when warm",
+          "[scenario]") {
+    sim::device dev;
+    arena_of<best_fit_pool> a(dev, {.name = "tight", .max = 512 * MiB});
+    const auto step = [&] {
+        std::vector<std::pair<void*, std::size_t>> live;
+        for (std::size_t n = 1; n <= 12; ++n) live.emplace_back(a.allocate(s0, n * 5 * MiB), n * 5 * MiB);
+        for (auto [p, n] : live) a.deallocate(s0, p, n);
+    };
+    step();
+    CHECK(dev.total_calls() > 0);
+    const std::uint64_t warm = dev.total_calls();
+    for (int i = 0; i < 10; ++i) step();
+    CHECK(dev.total_calls() == warm);
+}
+
+TEST_CASE("scenario R3 (rmm #2366): a static pool destroyed at exit is silent", "[scenario]") {
+    static sim::device dev;
+    static best_fit_pool<sim::device> pool(dev); // destroyed after main, before the device it stands on
+    void* p = pool.allocate(s0, 1 * MiB);
+    pool.deallocate(s0, p, 1 * MiB);
+    CHECK(pool.usage().blocks.current == 0);
+}
+
+TEMPLATE_TEST_CASE("scenario R6 (pytorch PR 186809): memory that a captured graph keeps is counted",
+                   "[scenario]", best_fit_pool<sim::device>, buddy_pool<sim::device>,
+                   caching_pool<sim::device>) {
+    sim::device dev;
+    TestType pool(dev);
+    const stream_handle s = dev.create_stream();
+    const std::uint64_t capture = dev.begin_capture(s);
+    void* p = pool.allocate(s, 4 * MiB);
+    pool.deallocate(s, p, 4 * MiB);
+    CHECK(dev.end_capture(s));
+    CHECK(pool.usage().captured >= 4 * MiB);
+    CHECK(pool.usage().reserved.current >= 4 * MiB);
+    pool.release_captured(capture);
+    CHECK(pool.usage().captured == 0);
+    CHECK(pool.usage().allocated.current == 0);
+    dev.destroy_stream(s);
+}
+
+TEMPLATE_TEST_CASE(
+    "scenario R7 (vllm PR 43020): memory goes back to the device only when the work on it is over",
+    "[scenario]", best_fit_pool<sim::device>, buddy_pool<sim::device>, slab_pool<sim::device>,
+    caching_pool<sim::device>) {
+    sim::device dev;
+    TestType pool(dev);
+    user u{dev, pool};
+    const stream_handle s1 = dev.create_stream();
+    void* p = u.take(s0, 32 * MiB);
+    dev.launch(s1, 25ms);
+    u.use(p, s1);
+    u.give(s0, p, 32 * MiB);
+    pool.trim(0); // at once: the device is asked to wait, or nothing is given back
+    CHECK(dev.violations().empty());
+    dev.destroy_stream(s1);
+}
+
+TEMPLATE_TEST_CASE(
+    "scenario R13 (cuda-samples #293), L10 (JAX #4310): a limit in bytes holds however much is free",
+    "[scenario]", arena_of<best_fit_pool>, arena_of<caching_pool>, arena_of<async_pool>) {
+    // The device never runs out, and how much of it is free when a tenant starts changes nothing for him.
+    for (const std::size_t taken_before : {std::size_t{0}, std::size_t{100} << 30}) {
+        sim::device dev({.capacity = std::size_t{1} << 40});
+        void* other = taken_before != 0 ? *dev.allocate(taken_before) : nullptr;
+        TestType a(dev, {.name = "a", .max = 128 * MiB});
+        std::size_t granted = 0;
+        std::vector<void*> blocks;
+        while (auto r = a.try_allocate(s0, 16 * MiB)) {
+            blocks.push_back(*r);
+            granted += 16 * MiB;
+        }
+        CHECK(granted == 128 * MiB);
+        for (void* p : blocks) a.deallocate(s0, p, 16 * MiB);
+        if (other != nullptr) CHECK(dev.deallocate(other, taken_before) == status::ok);
+    }
+}
+
+TEST_CASE("scenario L6 (RMM limiter): a huge request racing small ones refuses none of them",
+          "[scenario][threads]") {
+    sim::device dev;
+    arena_of<best_fit_pool> a(dev, {.name = "a", .max = 64 * MiB}, {.segment_bytes = 2 * MiB});
+    std::atomic<bool> done{false};
+    std::atomic<int> refused{0};
+    std::thread greedy([&] {
+        while (!done) {
+            if (a.try_allocate(s0, 65 * MiB)) ++refused;
+            if (a.try_allocate(s0, no_limit - 4096)) ++refused;
+        }
+    });
+    std::vector<std::thread> innocents;
+    for (int t = 0; t < 4; ++t)
+        innocents.emplace_back([&] {
+            const stream_handle s = dev.create_stream();
+            for (int i = 0; i < 500; ++i) {
+                if (auto r = a.try_allocate(s, 1 * MiB))
+                    a.deallocate(s, *r, 1 * MiB);
+                else
+                    ++refused;
+            }
+            dev.destroy_stream(s);
+        });
+    for (std::thread& t : innocents) t.join();
+    done = true;
+    greedy.join();
+    CHECK(refused == 0);
+}

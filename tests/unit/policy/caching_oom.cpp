@@ -407,7 +407,7 @@ class forgetful_device {
 
 } // namespace
 
-TEST_CASE("caching_pool: an address that is live already is detected at once (pytorch #142127)",
+TEST_CASE("scenario 18 (pytorch #142127): an address that is live already is detected at once",
           "[policy][caching][oom][scenario]") {
     forgetful_device dev;
     {

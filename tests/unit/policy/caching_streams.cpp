@@ -531,7 +531,7 @@ TEST_CASE("caching_pool: out of memory during a capture gives nothing back and k
     f.give(s1, c, 60_MiB);
 }
 
-TEST_CASE("caching_pool: memory of a failed capture comes back (pytorch PR 190348)",
+TEST_CASE("scenario 30 (pytorch PR 190348): memory of a failed capture comes back",
           "[policy][caching][capture][scenario]") {
     fixture f;
     const stream_handle s1 = f.dev.create_stream();
