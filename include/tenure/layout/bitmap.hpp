@@ -79,14 +79,8 @@ class bitmap {
     /// Returns: whether it did. Complexity: its free blocks, up to the first used one.
     bool remove(address base) noexcept {
         const node_index r = ranges_.find(base);
-        if (r == no_node || !is_free_range(r)) return false;
-        for (node_index n = ranges_[r].first; n != no_node;) {
-            const node_index next = nodes_[n].next;
-            unlink(n);
-            nodes_.destroy(n);
-            n = next;
-        }
-        ranges_.remove(r);
+        if (r == no_node || !ranges_.all_free(r, nodes_)) return false;
+        ranges_.remove(r, nodes_, [this](node_index n) { unlink(n); });
         return true;
     }
 
@@ -196,8 +190,7 @@ class bitmap {
 
     template <class F>
     void for_each_free_range(F&& f) const {
-        for (node_index r = ranges_.first(); r != no_node; r = ranges_.next(r))
-            if (is_free_range(r)) f(ranges_[r].where);
+        ranges_.for_each_all_free(nodes_, std::forward<F>(f));
     }
 
     template <class F>
@@ -363,12 +356,6 @@ class bitmap {
     }
     [[nodiscard]] bool next_is_free(node_index n, domain d) const noexcept {
         return nodes_[n].next_free && nodes_[nodes_[n].next].color == d;
-    }
-
-    [[nodiscard]] bool is_free_range(node_index r) const noexcept {
-        for (node_index n = ranges_[r].first; n != no_node; n = nodes_[n].next)
-            if (!nodes_[n].free) return false;
-        return true;
     }
 
     /// A block that is in no list becomes free in d, together with its neighbours there.

@@ -57,6 +57,35 @@ class range_table {
     [[nodiscard]] node_index first() const noexcept { return tree_.first(order(entries_)); }
     [[nodiscard]] node_index next(node_index i) const noexcept { return tree_.next(order(entries_), i); }
 
+    // The blocks of a range form a chain through `nodes[i].next`, from its `first` to `no_node`.
+
+    /// Returns: whether all blocks of the range are free. Complexity: its blocks, up to the first used one.
+    template <class Nodes>
+    [[nodiscard]] bool all_free(node_index i, const Nodes& nodes) const noexcept {
+        for (node_index n = entries_[i].first; n != no_node; n = nodes[n].next)
+            if (!nodes[n].free) return false;
+        return true;
+    }
+
+    /// Calls f(range) for each range whose blocks are all free, in address order.
+    template <class Nodes, class F>
+    void for_each_all_free(const Nodes& nodes, F&& f) const {
+        for (node_index i = first(); i != no_node; i = next(i))
+            if (all_free(i, nodes)) f(entries_[i].where);
+    }
+
+    /// Requires: all blocks of the range are free. Effects: removes it with its blocks, each after unlink(block).
+    template <class Nodes, class Unlink>
+    void remove(node_index i, Nodes& nodes, Unlink unlink) noexcept {
+        for (node_index n = entries_[i].first; n != no_node;) {
+            const node_index following = nodes[n].next;
+            unlink(n);
+            nodes.destroy(n);
+            n = following;
+        }
+        remove(i);
+    }
+
     /// Returns: whether the ranges are granular, inside the space, disjoint and add up. Linear.
     [[nodiscard]] bool validate() const noexcept {
         if (!entries_.validate() || !tree_.validate(order(entries_), entries_.size())) return false;

@@ -134,11 +134,8 @@ class binned {
     /// Effects: the graphs made from this capture are gone and their work is over; their memory is free for
     /// all.
     void release_captured(std::uint64_t capture) noexcept {
-        const auto in = [capture](auto& part) {
-            if constexpr (requires { part.release_captured(capture); }) part.release_captured(capture);
-        };
-        in(small_);
-        in(large_);
+        if constexpr (capture_resource<Small>) small_.release_captured(capture);
+        if constexpr (capture_resource<Large>) large_.release_captured(capture);
     }
 
     [[nodiscard]] memory_snapshot snapshot() const {

@@ -2,7 +2,7 @@
 
 /// \file
 /// `buddy_pool`: powers of two. Every block is aligned to its size, and neighbours that belong together merge in
-/// O(log n); the price is what rounding up to a power of two wastes, a third of the memory on mixed sizes.
+/// O(log n); the price is what rounding up to a power of two wastes, up to half of a block.
 ///
 /// A `range_pool` over `layout::buddy`; invariants, complexity and thread-safety are those of `range_pool`.
 

@@ -27,6 +27,8 @@
 ///   2. `reserved` equals what the segments take from the device; `allocated` the sum of used blocks of the layout.
 ///   3. No block is handed out before the work of its former users is over or ordered before.
 ///
+/// Cost: a hit is one `describe` (none on the default stream), the layout's search and an insert into the pointer map;
+/// a free the same in reverse. No event. A miss is linear in the free blocks before it costs a driver call.
 /// Thread-safety: thread-safe. One mutex, held over driver calls; it is not held over the misuse handler.
 
 #include <tenure/backing.hpp>

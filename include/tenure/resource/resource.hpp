@@ -36,6 +36,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 
 namespace tenure {
 
@@ -77,6 +78,14 @@ concept resource = requires(R& r, const R& cr, stream_handle s, void* p, std::si
     { cr.snapshot() } -> std::same_as<memory_snapshot>;
     { cr.validate() }
     noexcept->std::same_as<bool>;
+};
+
+/// A resource that keeps what captured graphs may replay into. `r.release_captured(capture)`: the graphs made from this
+/// capture, as `device.describe` numbers it, are gone and their work is over; what was kept for them is free.
+template <class R>
+concept capture_resource = requires(R& r, std::uint64_t capture) {
+    { r.release_captured(capture) }
+    noexcept;
 };
 
 } // namespace tenure

@@ -146,10 +146,9 @@ class arena {
 
     /// Effects: the graphs made from this capture are gone and their work is over; what the policy kept for
     /// them is free.
-    void release_captured(std::uint64_t capture) noexcept requires requires(policy_type& p) {
-        p.release_captured(capture);
+    void release_captured(std::uint64_t capture) noexcept requires capture_resource<policy_type> {
+        policy_->release_captured(capture);
     }
-    { policy_->release_captured(capture); }
 
     // ---- limits ----
 
