@@ -27,11 +27,7 @@ class pair_of {
     pair_of(typename Door::device_type& d, tenure::stream_handle s, std::size_t bytes) : door_(d) {
         for (int i = 0; i < 1000; ++i) once(s, bytes);
     }
-    void once(tenure::stream_handle s, std::size_t bytes) {
-        void* p = door_.resource().allocate(s, bytes);
-        benchmark::DoNotOptimize(p);
-        door_.resource().deallocate(s, p, bytes);
-    }
+    void once(tenure::stream_handle s, std::size_t bytes) { allocate_and_free(door_.resource(), s, bytes); }
 
   private:
     Door door_;

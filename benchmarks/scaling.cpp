@@ -17,7 +17,6 @@
 #include "support/shift.hpp"
 #include "support/workload.hpp"
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -33,25 +32,6 @@ namespace {
 using namespace bench;
 
 constexpr std::size_t block_bytes = 64_KiB;
-constexpr unsigned batch = 64; ///< pairs between two looks at whether the shift is over
-
-template <class Resource>
-void pairs(Resource& r, tenure::stream_handle s, unsigned n, std::size_t bytes = block_bytes) {
-    for (unsigned i = 0; i < n; ++i) {
-        void* p = r.allocate(s, bytes);
-        benchmark::DoNotOptimize(p);
-        r.deallocate(s, p, bytes);
-    }
-}
-
-template <class Resource>
-void work_pairs(Resource& r, tenure::stream_handle s, shift::worker& w) {
-    pairs(r, s, smoke() ? 10 : 10'000);
-    w.begin();
-    std::uint64_t n = 0;
-    for (; w.goes_on(); n += batch) pairs(r, s, batch);
-    w.end(n);
-}
 
 /// What one thread hands to one other: a ring of slots, null where empty. Each side touches a slot once a
 /// block, so the hand-over is as cheap as it can be; what it costs shows in the figures of `nothing`.
@@ -149,14 +129,6 @@ void add(const std::string& name, typename Door::device_type& d, unsigned thread
         })
         ->UseManualTime()
         ->Iterations(1);
-}
-
-std::vector<unsigned> thread_counts() {
-    const unsigned most = std::min<unsigned>(hardware_threads(), max_streams);
-    std::vector<unsigned> counts;
-    for (unsigned n = 1; n < most; n *= 2) counts.push_back(n);
-    counts.push_back(most);
-    return counts;
 }
 
 template <template <class> class Policy, class World>

@@ -107,11 +107,7 @@ class subject {
             auto& r = door_.resource();
             const tenure::stream_handle s = world.stream(main_stream + i);
             w.begin();
-            while (!measured.load(std::memory_order_relaxed)) {
-                void* p = r.allocate(s, 64_KiB);
-                benchmark::DoNotOptimize(p);
-                r.deallocate(s, p, 64_KiB);
-            }
+            while (!measured.load(std::memory_order_relaxed)) allocate_and_free(r, s, 64_KiB);
         });
     }
 

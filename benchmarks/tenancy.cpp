@@ -41,11 +41,8 @@ class tenants {
     void once() { in(*doors_[random_.below(doors_.size())]); }
 
   private:
-    void in(Door& door) {
-        void* p = door.resource().allocate(stream_, block_bytes);
-        benchmark::DoNotOptimize(p);
-        door.resource().deallocate(stream_, p, block_bytes);
-    }
+    void in(Door& door) { allocate_and_free(door.resource(), stream_, block_bytes); }
+
     tenure::stream_handle stream_;
     quick_random random_{1};
     std::vector<std::unique_ptr<Door>> doors_;

@@ -97,8 +97,7 @@ inline unsigned hardware_threads() noexcept {
     return n == 0 ? 1 : n;
 }
 
-namespace detail {
-
+/// Returns: the processor's name.
 inline std::string cpu_model() {
     std::ifstream file("/proc/cpuinfo");
     for (std::string line; std::getline(file, line);)
@@ -106,6 +105,7 @@ inline std::string cpu_model() {
     return "unknown";
 }
 
+/// Effects: the results say so.
 inline void add_context(const context& values) {
     for (const auto& [name, value] : values) benchmark::AddCustomContext(name, value);
 }
@@ -118,7 +118,7 @@ class arguments {
         for (int i = 1; i < argc; ++i) {
             const std::string_view a = argv[i];
             if (a == "--smoke")
-                is_smoke = true;
+                detail::is_smoke = true;
             else if (a == "--device" && i + 1 < argc)
                 device_ = argv[++i];
             else if (a.substr(0, 9) == "--device=")
@@ -154,24 +154,22 @@ class arguments {
     int count_ = 0;
 };
 
-} // namespace detail
-
-/// Effects: says in the results which machine, versions and commit they are of.
+/// Effects: the results say which machine, versions and commit they are of.
 template <class World>
-void add_context(const World& world) {
-    detail::add_context({{"cpu", detail::cpu_model()},
+void introduce(const World& world) {
+    add_context({{"cpu", cpu_model()},
                          {"hardware_threads", std::to_string(hardware_threads())},
                          {"tenure", TENURE_VERSION_STRING},
                          {"git_commit", commit},
                          {"compiler", compiler},
                          {"smoke", smoke() ? "yes" : "no"}});
-    detail::add_context(world.describe());
+    add_context(world.describe());
 }
 
-namespace detail {
-
+/// Effects: lets `add(world)` register benchmarks and runs them in a new world. `reporter` shows the results, null:
+/// as Google Benchmark does. Returns: what `main` returns.
 template <class World, class Register>
-int run_in(arguments& given, Register& add) {
+int run_in(arguments& given, Register add, benchmark::BenchmarkReporter* reporter = nullptr) {
     std::unique_ptr<World> world;
     try {
         world = std::make_unique<World>();
@@ -179,24 +177,22 @@ int run_in(arguments& given, Register& add) {
         std::fprintf(stderr, "skipped: %s\n", e.what());
         return skipped;
     }
-    bench::add_context(*world);
+    introduce(*world);
     add(*world);
     if (!given.initialise()) return 2;
-    benchmark::RunSpecifiedBenchmarks();
+    benchmark::RunSpecifiedBenchmarks(reporter);
     benchmark::Shutdown();
     drop();
     return 0;
 }
 
-} // namespace detail
-
-/// Effects: lets `add(world)` register benchmarks and runs them. Returns: what `main` returns.
+/// Effects: the same in the world that the arguments name.
 template <class Register>
 int run(int argc, char** argv, Register add) {
-    detail::arguments given(argc, argv);
-    if (given.device() == "sim") return detail::run_in<sim_world>(given, add);
+    arguments given(argc, argv);
+    if (given.device() == "sim") return run_in<sim_world>(given, add);
 #ifdef TENURE_HAVE_CUDA
-    if (given.device() == "cuda") return detail::run_in<cuda_world>(given, add);
+    if (given.device() == "cuda") return run_in<cuda_world>(given, add);
 #endif
     std::fprintf(stderr, "--device %s: this program was built for sim%s\n", given.device().c_str(),
 #ifdef TENURE_HAVE_CUDA

@@ -7,6 +7,7 @@
 /// 64: programs repeat theirs. Seeds are fixed.
 
 #include "support/harness.hpp"
+#include "support/shift.hpp"
 
 #include <tenure/core/handles.hpp>
 #include <tenure/core/units.hpp>
@@ -53,6 +54,35 @@ class quick_random {
   private:
     std::uint64_t x_;
 };
+
+/// What is timed most often. The compiler must not know what became of the block.
+template <class Resource>
+void allocate_and_free(Resource& r, tenure::stream_handle s, std::size_t bytes) {
+    void* p = r.allocate(s, bytes);
+    benchmark::DoNotOptimize(p);
+    r.deallocate(s, p, bytes);
+}
+
+/// One thread's part of a shift: warms up, then pairs of 64 KiB until it is over.
+template <class Resource>
+void work_pairs(Resource& r, tenure::stream_handle s, shift::worker& w) {
+    constexpr unsigned batch = 64; // between two looks at whether it is over
+    for (int i = 0; i < (smoke() ? 10 : 1000); ++i) allocate_and_free(r, s, 64_KiB);
+    w.begin();
+    std::uint64_t n = 0;
+    for (; w.goes_on(); n += batch)
+        for (unsigned i = 0; i < batch; ++i) allocate_and_free(r, s, 64_KiB);
+    w.end(n);
+}
+
+/// Returns: 1, 2, 4... and all of the processors.
+inline std::vector<unsigned> thread_counts() {
+    const unsigned most = std::min<unsigned>(hardware_threads(), max_streams);
+    std::vector<unsigned> counts;
+    for (unsigned n = 1; n < most; n *= 2) counts.push_back(n);
+    counts.push_back(most);
+    return counts;
+}
 
 /// A number of live blocks of mixed sizes; each step frees a random one and allocates another. It can free
 /// what it holds, or leave that to whoever owns the resource.
