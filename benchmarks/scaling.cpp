@@ -1,20 +1,19 @@
 /// \file
 /// How many pairs of allocation and free do many threads make, all together?
 ///
-///   * `own_stream/<policy>/<door>/<threads>`: each thread allocates and frees 64 KiB on a stream of its own.
+///   * `own_stream/<policy>/<owner>/<threads>`: each thread allocates and frees 64 KiB on a stream of its own.
 ///   * `shared_stream/<policy>/arena/<threads>`: the same, all on one stream.
 ///   * `producer_consumer/<policy>/arena/<threads>`: half of the threads allocate 64 KiB blocks and hand each
 ///     to a partner, which frees it on the same stream. So every block is freed by another thread than its own.
 ///   * `idle/<policy>/arena/<threads>`: one thread works; all others have worked, may hold what they kept for
 ///     themselves, and sleep.
 ///
-/// `pairs` is pairs a second. Doors: see `support/doors.hpp`; the arena has a hard limit. Each figure is of 50 ms
-/// of work by new threads, which warm up first.
+/// `pairs` is pairs a second. Owner: the pool alone, or an arena with a hard limit; both are called through
+/// `resource_ref`. Each figure is of 50 ms of work by new threads, which warm up first.
 
-#include "support/doors.hpp"
 #include "support/harness.hpp"
-#include "support/policies.hpp"
 #include "support/shift.hpp"
+#include "support/subjects.hpp"
 #include "support/workload.hpp"
 
 #include <array>
@@ -64,8 +63,7 @@ class hand_over {
     alignas(64) std::atomic<bool> closed_{false};
 };
 
-template <class Resource>
-void produce(Resource& r, tenure::stream_handle s, shift::worker& w, hand_over& to) {
+void produce(tenure::resource_ref r, tenure::stream_handle s, shift::worker& w, hand_over& to) {
     struct closer {
         hand_over& h;
         ~closer() { h.close(); } // after a refused allocation too: the partner waits for it
@@ -77,8 +75,7 @@ void produce(Resource& r, tenure::stream_handle s, shift::worker& w, hand_over& 
     }
 }
 
-template <class Resource>
-void consume(Resource& r, tenure::stream_handle s, shift::worker& w, hand_over& from) {
+void consume(tenure::resource_ref r, tenure::stream_handle s, shift::worker& w, hand_over& from) {
     w.begin();
     std::uint64_t n = 0;
     for (;;) {
@@ -96,8 +93,7 @@ void consume(Resource& r, tenure::stream_handle s, shift::worker& w, hand_over& 
 }
 
 /// Effects: leaves behind what a thread that used many sizes leaves behind.
-template <class Resource>
-void use_and_idle(Resource& r, tenure::stream_handle s, shift::worker& w) {
+void use_and_idle(tenure::resource_ref r, tenure::stream_handle s, shift::worker& w) {
     std::vector<void*> held(64);
     for (std::size_t bytes = 512; bytes <= 1_MiB; bytes *= 2) {
         for (void*& p : held) p = r.allocate(s, bytes);
@@ -107,21 +103,22 @@ void use_and_idle(Resource& r, tenure::stream_handle s, shift::worker& w) {
     w.sleep();
 }
 
-/// Effects: registers a benchmark whose iteration is one shift. `make_body()` is called before each; its result
-/// is called as `body(resource, worker, i)` on each thread.
-template <class Door, class MakeBody>
-void add(const std::string& name, typename Door::device_type& d, unsigned threads, MakeBody make_body) {
+/// Effects: registers a benchmark whose iteration is one shift. `make()` returns the resource, `make_body()` is
+/// called before each shift; its result is called as `body(resource, worker, i)` on each thread.
+template <class Make, class MakeBody>
+void add_shift(const std::string& name, Make make, unsigned threads, MakeBody make_body) {
     benchmark::RegisterBenchmark(
         name.c_str(),
-        [=, &d](benchmark::State& state) {
+        [=](benchmark::State& state) {
             guarded(state, [&] {
-                auto& door = keep<Door>(name, [&] { return std::make_shared<Door>(d); });
+                auto& owner = keep<tenure::any_resource>(
+                    name, [&] { return std::make_unique<tenure::any_resource>(make()); });
+                const tenure::resource_ref resource = owner;
                 const auto length = std::chrono::milliseconds(smoke() ? 1 : 50);
                 for (auto _ : state) {
                     const auto body = make_body();
-                    const double rate = shift::work(threads, length, [&](shift::worker& w, unsigned i) {
-                        body(door.resource(), w, i);
-                    });
+                    const double rate = shift::work(
+                        threads, length, [&](shift::worker& w, unsigned i) { body(resource, w, i); });
                     state.SetIterationTime(std::chrono::duration<double>(length).count());
                     state.counters["pairs"] = rate;
                 }
@@ -131,35 +128,35 @@ void add(const std::string& name, typename Door::device_type& d, unsigned thread
         ->Iterations(1);
 }
 
-template <template <class> class Policy, class World>
-void add_policy(World& world, const std::string& policy) {
-    using device = typename World::device_type;
-    using concrete = concrete_door<device, Policy>;
-    using tenant = arena_door<device, Policy>;
+template <class World, class Subject>
+void add_subject(World& world, const Subject& subject) {
+    using ref = tenure::resource_ref;
+    const auto alone = [=, &world] { return subject.make(world.device()); };
+    const auto tenant = [=, &world] { return subject.make_tenant(world.device(), wide_limit); };
     const auto on_own = [&world] {
-        return [&world](auto& r, shift::worker& w, unsigned i) { work_pairs(r, world.stream(i), w); };
+        return [&world](ref r, shift::worker& w, unsigned i) { work_pairs(r, world.stream(i), w); };
     };
     const auto on_shared = [&world] {
-        return [&world](auto& r, shift::worker& w, unsigned) { work_pairs(r, world.stream(0), w); };
+        return [&world](ref r, shift::worker& w, unsigned) { work_pairs(r, world.stream(0), w); };
     };
     const auto one_works = [&world] {
-        return [&world](auto& r, shift::worker& w, unsigned i) {
+        return [&world](ref r, shift::worker& w, unsigned i) {
             i == 0 ? work_pairs(r, world.stream(i), w) : use_and_idle(r, world.stream(i), w);
         };
     };
     for (const unsigned n : thread_counts()) {
-        const auto named = [&](const char* what, const char* door) {
-            return std::string(what) + "/" + policy + "/" + door + "/" + std::to_string(n);
+        const auto named = [&](const char* what, const char* owner) {
+            return std::string(what) + "/" + subject.name + "/" + owner + "/" + std::to_string(n);
         };
-        add<concrete>(named("own_stream", concrete::name), world.device(), n, on_own);
-        add<tenant>(named("own_stream", tenant::name), world.device(), n, on_own);
-        add<tenant>(named("shared_stream", tenant::name), world.device(), n, on_shared);
+        add_shift(named("own_stream", "pool"), alone, n, on_own);
+        add_shift(named("own_stream", "arena"), tenant, n, on_own);
+        add_shift(named("shared_stream", "arena"), tenant, n, on_shared);
         if (n == 1) continue;
-        add<tenant>(named("idle", tenant::name), world.device(), n, one_works);
+        add_shift(named("idle", "arena"), tenant, n, one_works);
         if (n % 2 != 0) continue;
-        add<tenant>(named("producer_consumer", tenant::name), world.device(), n, [&world, n] {
+        add_shift(named("producer_consumer", "arena"), tenant, n, [&world, n] {
             auto rings = std::make_shared<std::vector<hand_over>>(n / 2);
-            return [&world, rings](auto& r, shift::worker& w, unsigned i) {
+            return [&world, rings](ref r, shift::worker& w, unsigned i) {
                 hand_over& ring = (*rings)[i / 2];
                 i % 2 == 0 ? produce(r, world.stream(i / 2), w, ring)
                            : consume(r, world.stream(i / 2), w, ring);
@@ -172,9 +169,6 @@ void add_policy(World& world, const std::string& policy) {
 
 int main(int argc, char** argv) {
     return bench::run(argc, argv, [](auto& world) {
-        for_each_policy([&](auto entry) {
-            using policy = decltype(entry);
-            add_policy<policy::template pool>(world, entry.name);
-        });
+        for (const auto& s : subjects_for(world)) add_subject(world, s);
     });
 }

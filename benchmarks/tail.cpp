@@ -10,11 +10,10 @@
 /// bought meanwhile: where it is not 0, driver calls are among the times. The operating system is too: a
 /// `p99_99` of `clock` far above its `p50`, or a `worst` of milliseconds, is a thread that was not running.
 
-#include "support/doors.hpp"
 #include "support/harness.hpp"
 #include "support/histogram.hpp"
-#include "support/policies.hpp"
 #include "support/shift.hpp"
+#include "support/subjects.hpp"
 #include "support/workload.hpp"
 
 #include <algorithm>
@@ -24,7 +23,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <type_traits>
+#include <utility>
 
 namespace {
 
@@ -57,14 +56,11 @@ void clock_alone(benchmark::State& state) {
     }
 }
 
-template <class Door>
-class subject {
+/// An arena, the blocks that are live in it, and how long its calls take.
+class timed {
   public:
-    static constexpr unsigned main_stream = 0;
-
-    template <class World>
-    explicit subject(World& world)
-        : door_(world.device()), blocks_(door_.resource(), world.stream(main_stream), 4096, 4_MiB) {}
+    timed(tenure::any_resource arena, tenure::stream_handle s)
+        : resource_(std::move(arena)), blocks_(resource_, s, 4096, 4_MiB) {}
 
     struct times {
         histogram allocate, free;
@@ -89,6 +85,7 @@ class subject {
         t.bought = bought() - before;
     }
 
+    /// The same while the other `threads - 1` work, each on a stream of its own but the first.
     template <class World>
     void measure_beside_others(World& world, unsigned threads, times& t) {
         std::atomic<bool> measured{false};
@@ -104,28 +101,31 @@ class subject {
                 measured = true;
                 return;
             }
-            auto& r = door_.resource();
-            const tenure::stream_handle s = world.stream(main_stream + i);
             w.begin();
-            while (!measured.load(std::memory_order_relaxed)) allocate_and_free(r, s, 64_KiB);
+            while (!measured.load(std::memory_order_relaxed))
+                allocate_and_free(resource_, world.stream(i), 64_KiB);
         });
     }
 
   private:
-    std::size_t bought() { return door_.resource().usage().segments.total_in; }
+    std::size_t bought() { return resource_.usage().segments.total_in; }
 
-    Door door_;
-    replacement<resource_of<Door>> blocks_;
+    tenure::any_resource resource_;
+    replacement<tenure::any_resource> blocks_;
 };
 
-template <class Door, class World>
-void add(World& world, const std::string& policy, unsigned threads) {
-    const std::string name = "replace/" + policy + (threads == 1 ? "/alone" : "/beside_others");
+template <class World, class Subject>
+void add_timed(World& world, const Subject& subject, unsigned threads) {
+    const std::string name =
+        std::string("replace/") + subject.name + (threads == 1 ? "/alone" : "/beside_others");
     benchmark::RegisterBenchmark(name.c_str(), [=, &world](benchmark::State& state) {
         guarded(state, [&] {
-            auto& s = keep<subject<Door>>(name, [&] { return std::make_shared<subject<Door>>(world); });
+            auto& s = keep<timed>(name, [&] {
+                return std::make_unique<timed>(subject.make_tenant(world.device(), wide_limit),
+                                               world.stream(0));
+            });
             for (auto _ : state) {
-                typename subject<Door>::times t;
+                timed::times t;
                 if (threads == 1)
                     s.measure(calls(threads), t);
                 else
@@ -142,14 +142,11 @@ void add(World& world, const std::string& policy, unsigned threads) {
 
 int main(int argc, char** argv) {
     return bench::run(argc, argv, [](auto& world) {
-        using device = typename std::remove_reference_t<decltype(world)>::device_type;
         benchmark::RegisterBenchmark("clock", clock_alone)->Iterations(1);
-        for_each_policy([&](auto entry) {
-            using policy = decltype(entry);
-            using door = arena_door<device, policy::template pool>;
-            add<door>(world, entry.name, 1);
-            const unsigned all = std::min<unsigned>(hardware_threads(), max_streams);
-            if (all > 1) add<door>(world, entry.name, all);
-        });
+        const unsigned all = std::min<unsigned>(hardware_threads(), max_streams);
+        for (const auto& s : subjects_for(world)) {
+            add_timed(world, s, 1);
+            if (all > 1) add_timed(world, s, all);
+        }
     });
 }

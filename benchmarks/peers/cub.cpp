@@ -2,7 +2,7 @@
 /// cub::CachingDeviceAllocator, with bins for all powers of two from 512 B to 32 MiB. By default it caches nothing
 /// above 2 MiB, and would show the cost of cudaMalloc.
 
-#include "subject.hpp"
+#include "contender.hpp"
 
 #include <cub/util_allocator.cuh>
 #include <cub/version.cuh>
@@ -28,11 +28,11 @@ class cub_caching final : public allocator {
 
 } // namespace
 
-void add_cub(subject_list& all) {
+void add_cub(contender_list& all) {
     const std::string version = std::to_string(CUB_MAJOR_VERSION) + "." + std::to_string(CUB_MINOR_VERSION) +
                                 "." + std::to_string(CUB_SUBMINOR_VERSION);
     all.push_back(
-        {"cub_caching", version, subject::side::peer, [] { return std::make_unique<cub_caching>(); }});
+        {"cub_caching", version, contender::side::peer, [] { return std::make_unique<cub_caching>(); }});
 }
 
 } // namespace bench

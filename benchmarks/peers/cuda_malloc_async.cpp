@@ -2,7 +2,7 @@
 /// The driver's stream-ordered allocator on the device's default pool, told to keep what it has. By default
 /// it gives everything back whenever the host synchronises.
 
-#include "subject.hpp"
+#include "contender.hpp"
 
 #include <cstdint>
 
@@ -39,8 +39,8 @@ class cuda_malloc_async final : public allocator {
 
 } // namespace
 
-void add_cuda_malloc_async(subject_list& all) {
-    all.push_back({"cudaMallocAsync", "the driver's", subject::side::peer,
+void add_cuda_malloc_async(contender_list& all) {
+    all.push_back({"cudaMallocAsync", "the driver's", contender::side::peer,
                    [] { return std::make_unique<cuda_malloc_async>(); }});
 }
 

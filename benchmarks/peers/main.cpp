@@ -1,17 +1,17 @@
 /// \file
 /// How do tenure's policies compare with other allocators, in one process on one GPU?
 ///
-///   * `pair/<subject>/<stream>/<bytes>`: allocate a block and free it at once, one thread.
-///   * `replace/<subject>/<stream>/<live>`: free a random one of so many live blocks and allocate another; 64
+///   * `pair/<contender>/<stream>/<bytes>`: allocate a block and free it at once, one thread.
+///   * `replace/<contender>/<stream>/<live>`: free a random one of so many live blocks and allocate another; 64
 ///     sizes from 512 B to 4 MiB.
-///   * `threads/<subject>/<threads>`: pairs of 64 KiB, each thread on its own stream; `pairs` is pairs a second,
+///   * `threads/<contender>/<threads>`: pairs of 64 KiB, each thread on its own stream; `pairs` is pairs a second,
 ///     all together.
 ///
 /// At the end the tables. Ours are in arenas with a limit. Exits with 77 where there is no GPU.
 /// Arguments: see `support/harness.hpp`; the device is always cuda.
 
+#include "contender.hpp"
 #include "ratio_table.hpp"
-#include "subject.hpp"
 
 #include "support/cuda_world.hpp"
 #include "support/harness.hpp"
@@ -28,8 +28,8 @@ namespace {
 
 using namespace bench;
 
-subject_list all_subjects() {
-    subject_list all;
+contender_list all_contenders() {
+    contender_list all;
     add_cuda_malloc_async(all);
     add_cub(all);
 #ifdef TENURE_HAVE_TORCH
@@ -44,24 +44,14 @@ subject_list all_subjects() {
 
 /// An allocator and the blocks that are live in it.
 struct replaced {
-    replaced(const subject& s, tenure::stream_handle stream, std::size_t live)
+    replaced(const contender& s, tenure::stream_handle stream, std::size_t live)
         : memory(s.make()), blocks(*memory, stream, live, 4_MiB) {}
     std::unique_ptr<allocator> memory;
     replacement<allocator> blocks;
 };
 
-template <class Subject, class Make, class Once>
-void add(const std::string& name, Make make, Once once) {
-    benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
-        guarded(state, [&] {
-            auto& subject = keep<Subject>(name, make);
-            for (auto _ : state) once(subject);
-        });
-    });
-}
-
-void add_pair(const subject& s, const std::string& name, tenure::stream_handle stream, std::size_t bytes) {
-    add<allocator>(
+void add_pair(const contender& s, const std::string& name, tenure::stream_handle stream, std::size_t bytes) {
+    add(
         name,
         [=] {
             std::shared_ptr<allocator> a = s.make();
@@ -71,13 +61,14 @@ void add_pair(const subject& s, const std::string& name, tenure::stream_handle s
         [=](allocator& a) { allocate_and_free(a, stream, bytes); });
 }
 
-void add_replacement(const subject& s, const std::string& name, tenure::stream_handle stream, std::size_t live) {
-    add<replaced>(
+void add_replacement(const contender& s, const std::string& name, tenure::stream_handle stream,
+                     std::size_t live) {
+    add(
         name, [=] { return std::make_shared<replaced>(s, stream, live); },
         [](replaced& r) { r.blocks.step(); });
 }
 
-void add_threads(const subject& s, const std::string& name, cuda_world& world, unsigned threads) {
+void add_threads(const contender& s, const std::string& name, cuda_world& world, unsigned threads) {
     benchmark::RegisterBenchmark(
         name.c_str(),
         [=, &world](benchmark::State& state) {
@@ -85,10 +76,9 @@ void add_threads(const subject& s, const std::string& name, cuda_world& world, u
                 auto& a = keep<allocator>(name, [&] { return std::shared_ptr<allocator>(s.make()); });
                 const auto length = std::chrono::milliseconds(smoke() ? 1 : 50);
                 for (auto _ : state) {
-                    state.counters["pairs"] =
-                        shift::work(threads, length, [&](shift::worker& w, unsigned i) {
-                            work_pairs(a, world.stream(i), w);
-                        });
+                    state.counters["pairs"] = shift::work(threads, length, [&](shift::worker& w, unsigned i) {
+                        work_pairs(a, world.stream(i), w);
+                    });
                     state.SetIterationTime(std::chrono::duration<double>(length).count());
                 }
             });
@@ -108,8 +98,8 @@ struct named_size {
 constexpr named_size sizes[]{{"512 B", 512}, {"64 KiB", 64_KiB}, {"1 MiB", 1_MiB}, {"20 MiB", 20_MiB}};
 constexpr std::size_t lives[]{4'096, 100'000};
 
-void add_all(const subject_list& subjects, cuda_world& world) {
-    for (const subject& s : subjects) {
+void add_all(const contender_list& contenders, cuda_world& world) {
+    for (const contender& s : contenders) {
         add_context({{s.name, s.version}});
         for (const named_stream stream :
              {named_stream{"default", tenure::default_stream}, named_stream{"created", world.stream(0)}}) {
@@ -125,7 +115,7 @@ void add_all(const subject_list& subjects, cuda_world& world) {
     }
 }
 
-void print_all(const ratio_table& results, const subject_list& subjects) {
+void print_all(const ratio_table& results, const contender_list& contenders) {
     for (const std::string stream : {"default", "created"}) {
         std::vector<ratio_table::column> columns;
         for (const named_size& size : sizes)
@@ -133,22 +123,25 @@ void print_all(const ratio_table& results, const subject_list& subjects) {
         for (const std::size_t live : lives)
             columns.push_back(
                 {std::to_string(live) + " live", "replace/", "/" + stream + "/" + std::to_string(live)});
-        results.print(("ns an allocation and free, " + stream + " stream").c_str(), subjects, columns, false);
+        results.print(("ns an allocation and free, " + stream + " stream").c_str(), contenders, columns,
+                      false);
     }
     std::vector<ratio_table::column> columns;
     for (const unsigned n : thread_counts())
-        columns.push_back({std::to_string(n) + (n == 1 ? " thread" : " threads"), "threads/", "/" + std::to_string(n)});
-    results.print("million pairs of 64 KiB a second, each thread on its own stream", subjects, columns, true);
+        columns.push_back(
+            {std::to_string(n) + (n == 1 ? " thread" : " threads"), "threads/", "/" + std::to_string(n)});
+    results.print("million pairs of 64 KiB a second, each thread on its own stream", contenders, columns,
+                  true);
 }
 
 } // namespace
 
 int main(int argc, char** argv) {
     arguments given(argc, argv);
-    const subject_list subjects = all_subjects();
+    const contender_list contenders = all_contenders();
     ratio_table results;
-    const int status =
-        run_in<cuda_world>(given, [&](cuda_world& world) { add_all(subjects, world); }, &results);
-    if (status == 0) print_all(results, subjects);
+    const int status = run_in<cuda_world>(
+        given, [&](cuda_world& world) { add_all(contenders, world); }, &results);
+    if (status == 0) print_all(results, contenders);
     return status;
 }

@@ -4,7 +4,7 @@
 /// `ratio_table`: shows results as Google Benchmark does, remembers the medians, and prints at the end how ours
 /// compare with the best peer's.
 
-#include "subject.hpp"
+#include "contender.hpp"
 
 #include <benchmark/benchmark.h>
 
@@ -20,7 +20,7 @@ namespace bench {
 
 class ratio_table : public benchmark::ConsoleReporter {
   public:
-    /// What is compared in one column: the benchmark `prefix + subject + suffix`.
+    /// What is compared in one column: the benchmark `prefix + contender + suffix`.
     struct column {
         std::string title;
         std::string prefix;
@@ -31,7 +31,8 @@ class ratio_table : public benchmark::ConsoleReporter {
         ConsoleReporter::ReportRuns(runs);
         for (const Run& run : runs) {
             const bool median = run.run_type == Run::RT_Aggregate && run.aggregate_name == "median";
-            if (run.error_occurred || !(median || (run.run_type == Run::RT_Iteration && run.repetitions == 1)))
+            if (run.error_occurred ||
+                !(median || (run.run_type == Run::RT_Iteration && run.repetitions == 1)))
                 continue;
             const auto pairs = run.counters.find("pairs");
             values_[run.run_name.function_name] =
@@ -39,15 +40,15 @@ class ratio_table : public benchmark::ConsoleReporter {
         }
     }
 
-    /// Effects: prints one table, a line a subject. `more_is_better`: the values are rates.
-    void print(const char* title, const subject_list& subjects, const std::vector<column>& columns,
+    /// Effects: prints one table, a line a contender. `more_is_better`: the values are rates.
+    void print(const char* title, const contender_list& contenders, const std::vector<column>& columns,
                bool more_is_better) const {
         std::printf("\n%s\n%-18s", title, "");
         for (const column& c : columns) std::printf("%12s", c.title.c_str());
         std::printf("\n");
         std::vector<best> ours(columns.size());
         std::vector<best> peers(columns.size());
-        for (const subject& s : subjects) {
+        for (const contender& s : contenders) {
             std::printf("%-18s", s.name.c_str());
             for (std::size_t i = 0; i < columns.size(); ++i) {
                 const auto found = values_.find(columns[i].prefix + s.name + columns[i].suffix);
@@ -56,8 +57,8 @@ class ratio_table : public benchmark::ConsoleReporter {
                     continue;
                 }
                 std::printf("%12.*f", more_is_better ? 2 : 1, found->second);
-                if (s.whose == subject::side::ours) ours[i].offer(found->second, s.name, more_is_better);
-                if (s.whose == subject::side::peer) peers[i].offer(found->second, s.name, more_is_better);
+                if (s.whose == contender::side::ours) ours[i].offer(found->second, s.name, more_is_better);
+                if (s.whose == contender::side::peer) peers[i].offer(found->second, s.name, more_is_better);
             }
             std::printf("\n");
         }
@@ -75,7 +76,8 @@ class ratio_table : public benchmark::ConsoleReporter {
         }
     };
 
-    static void print_ratios(const char* what, const std::vector<best>& ours, const std::vector<best>& peers) {
+    static void print_ratios(const char* what, const std::vector<best>& ours,
+                             const std::vector<best>& peers) {
         std::printf("%-18s", what);
         for (std::size_t i = 0; i < ours.size(); ++i) {
             if (ours[i].value && peers[i].value)

@@ -2,7 +2,7 @@
 /// RMM's pool, arena and binning resources, each with seven tenths of what is free on the device from the start.
 /// The binning resource has a bin for each power of two from 512 B to 4 MiB, over a pool.
 
-#include "subject.hpp"
+#include "contender.hpp"
 
 #include <rmm/aligned.hpp>
 #include <rmm/cuda_device.hpp>
@@ -50,11 +50,11 @@ rmm::mr::pool_memory_resource pool() {
 
 } // namespace
 
-void add_rmm(subject_list& all) {
+void add_rmm(contender_list& all) {
     const std::string version = std::to_string(RMM_VERSION_MAJOR) + "." + std::to_string(RMM_VERSION_MINOR) +
                                 "." + std::to_string(RMM_VERSION_PATCH);
     const auto add = [&](const char* name, std::unique_ptr<allocator> (*make)()) {
-        all.push_back({name, version, subject::side::peer, make});
+        all.push_back({name, version, contender::side::peer, make});
     };
     add("rmm_pool", [] { return behind(pool()); });
     add("rmm_arena", [] {

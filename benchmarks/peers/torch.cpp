@@ -1,8 +1,8 @@
 /// \file
-/// PyTorch's native allocator, as C++ extensions call it. It is one for the process: a subject that is
+/// PyTorch's native allocator, as C++ extensions call it. It is one for the process: one that is
 /// destroyed empties its cache. The variable PYTORCH_CUDA_ALLOC_CONF configures it, as always.
 
-#include "subject.hpp"
+#include "contender.hpp"
 
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <torch/headeronly/version.h>
@@ -40,12 +40,11 @@ class torch_native final : public allocator {
 
 } // namespace
 
-void add_torch(subject_list& all) {
+void add_torch(contender_list& all) {
     const char* configuration = std::getenv("PYTORCH_CUDA_ALLOC_CONF");
     std::string version = TORCH_VERSION;
     if (configuration != nullptr) version += std::string(" ") + configuration;
-    all.push_back(
-        {"torch", version, subject::side::peer, [] { return std::make_unique<torch_native>(); }});
+    all.push_back({"torch", version, contender::side::peer, [] { return std::make_unique<torch_native>(); }});
 }
 
 } // namespace bench

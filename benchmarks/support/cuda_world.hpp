@@ -3,6 +3,7 @@
 /// \file
 /// `cuda_world`: a GPU, for the benchmarks; see `worlds.hpp`.
 
+#include "support/subjects.hpp"
 #include "support/worlds.hpp"
 
 #include <tenure/core/error.hpp>
@@ -61,5 +62,8 @@ class cuda_world {
     device_type device_;
     std::vector<tenure::stream_handle> streams_;
 };
+
+template <>
+const std::vector<subject<tenure::cuda::device>>& subjects();
 
 } // namespace bench

@@ -91,6 +91,18 @@ void guarded(benchmark::State& state, Body body) {
     }
 }
 
+/// Effects: registers a benchmark whose iteration is `once(subject)`; `make()` returns a warm subject, as a
+/// `std::shared_ptr` or `std::unique_ptr`.
+template <class Make, class Once>
+void add(const std::string& name, Make make, Once once) {
+    benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
+        guarded(state, [&] {
+            auto& subject = keep<typename decltype(make())::element_type>(name, make);
+            for (auto _ : state) once(subject);
+        });
+    });
+}
+
 /// Returns: the number of processors that this process may count on.
 inline unsigned hardware_threads() noexcept {
     const unsigned n = std::thread::hardware_concurrency();
@@ -158,11 +170,11 @@ class arguments {
 template <class World>
 void introduce(const World& world) {
     add_context({{"cpu", cpu_model()},
-                         {"hardware_threads", std::to_string(hardware_threads())},
-                         {"tenure", TENURE_VERSION_STRING},
-                         {"git_commit", commit},
-                         {"compiler", compiler},
-                         {"smoke", smoke() ? "yes" : "no"}});
+                 {"hardware_threads", std::to_string(hardware_threads())},
+                 {"tenure", TENURE_VERSION_STRING},
+                 {"git_commit", commit},
+                 {"compiler", compiler},
+                 {"smoke", smoke() ? "yes" : "no"}});
     add_context(world.describe());
 }
 

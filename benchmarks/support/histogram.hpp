@@ -38,7 +38,8 @@ class tick_clock {
             using clock = std::chrono::steady_clock;
             const auto t0 = clock::now();
             const std::uint64_t first = now();
-            while (clock::now() - t0 < std::chrono::milliseconds(20)) {}
+            while (clock::now() - t0 < std::chrono::milliseconds(20)) {
+            }
             const std::uint64_t last = now();
             return std::chrono::duration<double, std::nano>(clock::now() - t0).count() /
                    static_cast<double>(last - first);
@@ -62,7 +63,8 @@ struct buckets {
     }
 };
 static_assert(buckets::lowest(buckets::index(63)) == 63 && buckets::lowest(buckets::index(127)) == 126);
-static_assert(buckets::lowest(buckets::index(1000)) <= 1000 && buckets::lowest(buckets::index(1000) + 1) > 1000);
+static_assert(buckets::lowest(buckets::index(1000)) <= 1000 &&
+              buckets::lowest(buckets::index(1000) + 1) > 1000);
 static_assert(buckets::index(~std::uint64_t{0}) < (std::size_t{60} << buckets::steps));
 
 class histogram {

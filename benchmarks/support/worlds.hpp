@@ -51,7 +51,8 @@ class idle_device : public tenure::sim::device {
     tenure::status wait(tenure::stream_handle, tenure::event_handle) noexcept { return tenure::status::ok; }
 
   private:
-    static constexpr std::uint64_t created = std::uint64_t{1} << 62; ///< apart from the default stream's identity
+    static constexpr std::uint64_t created = std::uint64_t{1}
+                                             << 62; ///< apart from the default stream's identity
     std::atomic<std::uint64_t> events_{1};
 };
 
@@ -74,7 +75,8 @@ class sim_world {
     [[nodiscard]] device_type& device() noexcept { return device_; }
     [[nodiscard]] tenure::stream_handle stream(std::size_t i) { return streams_.at(i); }
     [[nodiscard]] context describe() const {
-        return {{"device", "simulated, driver calls free of charge; `async` measures the model of the driver"}};
+        return {
+            {"device", "simulated, driver calls free of charge; `async` measures the model of the driver"}};
     }
 
   private:

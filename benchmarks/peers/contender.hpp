@@ -4,7 +4,7 @@
 /// The small interface behind which all allocators stand in one comparison, ours too.
 ///
 /// One file a peer, compiled only where the peer is found: each `add_` function appends what its file has. All
-/// pay the same virtual call, 1 to 2 ns a pair; the subject `nothing` shows what is left when an allocator costs
+/// pay the same virtual call, 1 to 2 ns a pair; the contender `nothing` shows what is left when an allocator costs
 /// nothing.
 
 #include <cuda_runtime_api.h>
@@ -27,7 +27,7 @@ class allocator {
     virtual void deallocate(cudaStream_t stream, void* p, std::size_t bytes) noexcept = 0;
 };
 
-struct subject {
+struct contender {
     enum class side { peer, ours, nobody };
     std::string name;
     std::string version;
@@ -43,12 +43,12 @@ inline void must(cudaError_t error, const char* doing) {
     throw std::runtime_error(std::string(doing) + ": " + cudaGetErrorString(error));
 }
 
-using subject_list = std::vector<subject>;
+using contender_list = std::vector<contender>;
 
-void add_cuda_malloc_async(subject_list& all);
-void add_cub(subject_list& all);
-void add_torch(subject_list& all); ///< with TENURE_HAVE_TORCH
-void add_rmm(subject_list& all);   ///< with TENURE_HAVE_RMM
-void add_tenure(subject_list& all);
+void add_cuda_malloc_async(contender_list& all);
+void add_cub(contender_list& all);
+void add_torch(contender_list& all); ///< with TENURE_HAVE_TORCH
+void add_rmm(contender_list& all);   ///< with TENURE_HAVE_RMM
+void add_tenure(contender_list& all);
 
 } // namespace bench
