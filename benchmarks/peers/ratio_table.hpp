@@ -7,6 +7,7 @@
 #include "contender.hpp"
 
 #include <benchmark/benchmark.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -26,6 +27,8 @@ class ratio_table : public benchmark::ConsoleReporter {
         std::string prefix;
         std::string suffix;
     };
+
+    ratio_table() : ConsoleReporter(isatty(STDOUT_FILENO) != 0 ? OO_Color : OO_None) {}
 
     void ReportRuns(const std::vector<Run>& runs) override {
         ConsoleReporter::ReportRuns(runs);

@@ -86,8 +86,9 @@ void guarded(benchmark::State& state, Body body) {
     try {
         body();
     } catch (const std::exception& e) {
+        const std::string_view text = e.what();
         drop();
-        state.SkipWithError(e.what());
+        state.SkipWithError(std::string(text.substr(0, text.find('\n'))).c_str());
     }
 }
 
