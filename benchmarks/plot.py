@@ -25,7 +25,12 @@ class Results:
     """The medians of one program: {name without suffixes: entry of the JSON}."""
 
     def __init__(self, path):
-        whole = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        try:
+            whole = json.loads(text)
+        except json.JSONDecodeError:  # the program was stopped: up to the last whole entry
+            print(f"{path}: cut short", file=sys.stderr)
+            whole = json.loads(text[: text.rindex("\n    },") + len("\n    }")] + "]}")
         self.context = whole["context"]
         self.entries = {}
         self.errors = []
@@ -282,9 +287,12 @@ def main(arguments):
                   if key in c]
         shown += [f"tenure {c.get('tenure')} at commit {c.get('git_commit')}"]
         contexts["; ".join(str(s) for s in shown)].append(name)
-    text = ["".join(f"{', '.join(names)}: {context}.\n\n" for context, names in contexts.items())]
+    text = ["".join(f"{', '.join(names)}: {context}.\n" for context, names in contexts.items())]
+    empty = []
     for name, results in all_results.items():
-        text += TABLES[name](results)
+        tables = [t for t in TABLES[name](results) if t]
+        empty += [] if tables else [name]
+        text += tables
         text += [f"`{benchmark}` has no figure: {message}\n" for benchmark, message in results.errors]
 
     try:
@@ -296,8 +304,10 @@ def main(arguments):
         print("matplotlib is not installed: tables only", file=sys.stderr)
     else:
         text += [f"![{name}]({name})\n" for name in plot_all(pyplot, all_results, output)]
-    (output / "results.md").write_text("\n".join(t for t in text if t), encoding="utf-8")
-    return 0
+    (output / "results.md").write_text("\n".join(text), encoding="utf-8")
+    for name in empty:
+        print(f"{source}/{name}.json: no figures in it", file=sys.stderr)
+    return 1 if empty else 0
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ run() { # PROGRAM SECONDS [ARGS...]
 }
 
 : >"$results/log.txt"
-run peers 180
+run peers 240
 run scaling 90 --device cuda
 run latency 90 --device cuda --benchmark_filter=-replace/.*/100000
 run tail 60 --device cuda

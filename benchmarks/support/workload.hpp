@@ -94,7 +94,7 @@ class replacement {
         std::size_t bytes = 0;
     };
 
-    /// Effects: allocates `live` blocks, then replaces until the holes look as they will, 20 times over, or a
+    /// Effects: allocates `live` blocks, then replaces until the holes look as they will, 20 times over, or half a
     /// second has passed.
     replacement(Resource& r, tenure::stream_handle s, std::size_t live, std::size_t most)
         : resource_(r), stream_(s), sizes_(most), blocks_(live) {
@@ -127,7 +127,7 @@ class replacement {
   private:
     void warm_up() {
         using clock = std::chrono::steady_clock;
-        const auto until = clock::now() + std::chrono::milliseconds(smoke() ? 2 : 1000);
+        const auto until = clock::now() + std::chrono::milliseconds(smoke() ? 2 : 500);
         for (std::size_t i = 0; i < 20 * blocks_.size(); ++i) {
             step();
             if (i % 256 == 0 && clock::now() > until) break;
