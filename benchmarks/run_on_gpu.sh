@@ -50,7 +50,7 @@ run() { # PROGRAM SECONDS [ARGS...]
 run peers 240
 run scaling 90 --device cuda
 run latency 90 --device cuda --benchmark_filter=-replace/.*/100000
-run tail 60 --device cuda
+run tail 90 --device cuda
 run growth 90 --device cuda
 run tenancy 60 --device cuda
 exit $status

@@ -6,9 +6,10 @@
 ///     4 MiB, on a created stream, in an arena. `alone`: one thread; `beside_others`: while all other
 ///     processors allocate and free 64 KiB on their own streams.
 ///
-/// `allocate_p50` to `allocate_worst`, and the same for `free`, are in nanoseconds. `bought` counts the segments
-/// bought meanwhile: where it is not 0, driver calls are among the times. The operating system is too: a
-/// `p99_99` of `clock` far above its `p50`, or a `worst` of milliseconds, is a thread that was not running.
+/// `allocate_p50` to `allocate_worst`, and the same for `free`, are in nanoseconds, of `calls` each. `bought`
+/// counts the segments bought meanwhile: where it is not 0, driver calls are among the times. The operating
+/// system is too: a `p99_99` of `clock` far above its `p50`, or a `worst` of milliseconds, is a thread that was
+/// not running.
 
 #include "support/harness.hpp"
 #include "support/histogram.hpp"
@@ -39,16 +40,20 @@ void report(benchmark::State& state, const std::string& what, const histogram& h
     state.counters[what + "worst"] = in_ns(h.largest());
 }
 
-/// Returns: how many calls are timed. Beside others a call can take very long, and tells as much sooner.
-std::size_t calls(unsigned threads) {
-    if (smoke()) return 2'000;
-    return threads == 1 ? 500'000 : 100'000;
+/// Returns: how many calls are timed; fewer when they take longer than two seconds together.
+std::size_t calls() {
+    return smoke() ? 2'000 : 500'000;
+}
+
+/// Returns: the time in two seconds.
+std::uint64_t deadline() {
+    return tick_clock::now() + static_cast<std::uint64_t>(2e9 / tick_clock::ns_per_tick());
 }
 
 void clock_alone(benchmark::State& state) {
     for (auto _ : state) {
         histogram h;
-        for (std::size_t i = 0; i < calls(1); ++i) {
+        for (std::size_t i = 0; i < calls(); ++i) {
             const std::uint64_t t = tick_clock::now();
             h.add(tick_clock::now() - t);
         }
@@ -67,10 +72,11 @@ class timed {
         std::size_t bought = 0;
     };
 
-    /// Effects: adds the times of `n` allocations and as many frees.
-    void measure(std::size_t n, times& t) {
+    /// Effects: adds the times of `calls()` allocations and as many frees.
+    void measure(times& t) {
         const std::size_t before = bought();
-        for (std::size_t i = 0; i < n; ++i) {
+        const std::uint64_t until = deadline();
+        for (std::size_t i = 0; i < calls(); ++i) {
             auto& b = blocks_.pick();
             const std::uint64_t t0 = tick_clock::now();
             blocks_.take(b);
@@ -81,6 +87,7 @@ class timed {
             blocks_.fill(b);
             const std::uint64_t t3 = tick_clock::now();
             t.allocate.add(t3 - t2);
+            if (t3 > until) break;
         }
         t.bought = bought() - before;
     }
@@ -93,7 +100,7 @@ class timed {
             if (i == 0) {
                 w.begin();
                 try {
-                    measure(calls(threads), t);
+                    measure(t);
                 } catch (...) {
                     measured = true;
                     throw;
@@ -127,11 +134,12 @@ void add_timed(World& world, const Subject& subject, unsigned threads) {
             for (auto _ : state) {
                 timed::times t;
                 if (threads == 1)
-                    s.measure(calls(threads), t);
+                    s.measure(t);
                 else
                     s.measure_beside_others(world, threads, t);
                 report(state, "allocate_", t.allocate);
                 report(state, "free_", t.free);
+                state.counters["calls"] = static_cast<double>(t.allocate.total());
                 state.counters["bought"] = static_cast<double>(t.bought);
             }
         });
