@@ -167,6 +167,12 @@ class device {
                      [&] { return waiting([&] { return world_.synchronize(s); }); });
     }
 
+    /// Waits for all work of the device, as `deallocate` does.
+    status synchronize() noexcept {
+        return enter(call::synchronize_device, {},
+                     [&] { return waiting([&] { return world_.synchronize_device(); }); });
+    }
+
     status wait(stream_handle s, event_handle e) noexcept {
         return enter(call::wait, {}, [&] { return world_.wait(s, e); });
     }

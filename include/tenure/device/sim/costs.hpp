@@ -63,15 +63,16 @@ struct costs {
         // cudaMalloc / cudaFree, idle GPU: 36-46 us / 32-41 us up to 20 MiB; 1 GiB: 248 us / 683 us.
         c.allocate = {{{{2_MiB, 36'000}, {20_MiB, 46'000}, {1_GiB, 248'000}}}, 3};
         c.deallocate = {{{{2_MiB, 32'000}, {20_MiB, 41'000}, {1_GiB, 683'000}}}, 3};
-        set(call::memory, 7'300);             // cudaMemGetInfo: 7.3 us
-        set(call::describe, 79 + 92);         // cudaStreamGetId: 79 ns, cudaStreamGetCaptureInfo: 92 ns
-        set(call::create_event, 240);         // cudaEventCreate + cudaEventDestroy: 480 ns
-        set(call::destroy_event, 240);        // the other half of it
-        set(call::record, 445);               // cudaEventRecord: 445 ns
-        set(call::query, 310);                // cudaEventQuery: 290-330 ns
-        set(call::synchronize_stream, 1'850); // cudaStreamSynchronize, idle: 1.7-2.0 us
-        set(call::synchronize_event, 1'850);  // not measured: as for a stream
-        set(call::wait, 440);                 // cudaStreamWaitEvent: 440 ns
+        set(call::memory, 7'300);              // cudaMemGetInfo: 7.3 us
+        set(call::describe, 79 + 92);          // cudaStreamGetId: 79 ns, cudaStreamGetCaptureInfo: 92 ns
+        set(call::create_event, 240);          // cudaEventCreate + cudaEventDestroy: 480 ns
+        set(call::destroy_event, 240);         // the other half of it
+        set(call::record, 445);                // cudaEventRecord: 445 ns
+        set(call::query, 310);                 // cudaEventQuery: 290-330 ns
+        set(call::synchronize_stream, 1'850);  // cudaStreamSynchronize, idle: 1.7-2.0 us
+        set(call::synchronize_device, 80'000); // a small cudaMalloc and cudaFree, idle: 36-46 us and 32-41 us
+        set(call::synchronize_event, 1'850);   // not measured: as for a stream
+        set(call::wait, 440);                  // cudaStreamWaitEvent: 440 ns
         set(call::allocate_from, 425); // cudaMallocAsync + cudaFreeAsync, warm, one thread: 0.7-1.0 us a pair
         set(call::deallocate_to, 425); // the other half of it
         // cudaMallocAsync growth: 107-130 us up to 20 MiB; 1 GiB: 1.6 ms.
