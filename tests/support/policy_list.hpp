@@ -84,6 +84,7 @@ struct buddy;
 struct slab;
 struct caching;
 struct caching_sharing;
+struct remap;
 struct binned;
 struct arena_of_best_fit;
 struct arena_of_caching;
@@ -92,7 +93,7 @@ struct arena_of_async;
 
 #define TENURE_POLICIES                                                                                      \
     policy::direct, policy::async, policy::best_fit, policy::exact_best_fit, policy::buddy, policy::slab,    \
-        policy::caching, policy::caching_sharing, policy::binned, policy::arena_of_best_fit,                 \
+        policy::caching, policy::caching_sharing, policy::remap, policy::binned, policy::arena_of_best_fit,  \
         policy::arena_of_caching, policy::arena_of_async
 
 #define TENURE_POLICY_TEST_NAME_2(line) policy_test_##line

@@ -106,6 +106,7 @@ TENURE_POLICY(policy::caching_sharing, policy_subject{{}, [](sim::device& d) {
                                                           return alive<caching_pool<sim::device>>(
                                                               d, caching_options{.cross_stream_reuse = true});
                                                       }})
+TENURE_POLICY(policy::remap, plain<remap_pool>({}))
 TENURE_POLICY(
     policy::binned,
     plain<slab_and_caching>({

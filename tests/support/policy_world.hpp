@@ -182,7 +182,7 @@ inline std::string disagreement(const memory_snapshot& picture, const usage_coun
             }
             allocated += b.size;
             requested += b.requested;
-            if (b.state == block_state::allocated) ++blocks;
+            if (b.state == block_state::allocated && !b.continued) ++blocks;
             if (b.state == block_state::pending) pending += b.size;
             if (b.state == block_state::captured) captured += b.size;
         }

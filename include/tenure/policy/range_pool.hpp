@@ -45,6 +45,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -163,10 +164,13 @@ class range_pool {
         stock_.backing().for_each([&](const segment_range& s) {
             picture.segments.push_back({s.base, s.size, {}});
         });
-        auto segment = picture.segments.begin(); // both come in the same order
+        std::sort(picture.segments.begin(), picture.segments.end(),
+                  [](const auto& x, const auto& y) { return x.address < y.address; });
         blocks_.for_each_block([&](const layout::block_view& b) {
-            while (b.offset < segment->address || b.offset >= segment->address + segment->size) ++segment;
-            segment->blocks.push_back(describe_block(b));
+            const auto above =
+                std::upper_bound(picture.segments.begin(), picture.segments.end(), b.offset,
+                                 [](std::uint64_t at, const segment_snapshot& s) { return at < s.address; });
+            std::prev(above)->blocks.push_back(describe_block(b));
         });
         for (segment_snapshot& s : picture.segments) // the device has refused to take it back
             if (s.blocks.empty()) s.blocks.push_back({s.address, s.size, 0, block_state::free, 0});
@@ -176,6 +180,8 @@ class range_pool {
     [[nodiscard]] bool validate() const noexcept {
         const std::lock_guard lock(mutex_);
         if (!blocks_.validate() || !live_.validate()) return false;
+        if constexpr (requires { stock_.validate(); })
+            if (!stock_.validate()) return false;
         if (blocks_.used_bytes() != counters_.allocated.current) return false;
         if (stock_.backing().bytes() != counters_.reserved.current) return false;
         if (stock_.backing().count() != counters_.segments.current) return false;
@@ -252,13 +258,16 @@ class range_pool {
         } else if (!q.sync) {
             q.lane = order_.lane_of(q.state.id);
         }
+        merge_before(q);
         if (void* p = search(q)) return marked(q, p);
         if (void* p = search_again(q)) return marked(q, p);
         if (order_.ask_others(q.lane, blocks_))
             if (void* p = search_again(q)) return marked(q, p);
         status s = grow(q);
-        if (s == status::ok)
+        if (s == status::ok) {
             if (void* p = search(q)) return marked(q, p);
+            if (void* p = search_merged(q)) return marked(q, p);
+        }
         if (lacks_memory(s) && options_.release_on_oom)
             if (void* p = make_room(q, s)) return marked(q, p);
         if (options_.synchronize_on_oom && !q.state.capturing() && wait_for_all()) {
@@ -275,6 +284,21 @@ class range_pool {
     void* marked(const request& q, void* p) noexcept {
         if (!q.sync && !q.state.capturing()) order_.mark_if_due(q.lane, q.stream, blocks_);
         return p;
+    }
+
+    /// Free neighbours that wait for different marks do not merge, so a best fit over what is merged cuts up the wrong
+    /// blocks: on a recorded program with three streams the pool held 1.12 times the live peak, and 1.03 with this.
+    /// For a stock that asks for it, a large request without an exact fit sees all it may use merged.
+    void merge_before(const request& q) noexcept {
+        constexpr std::size_t large = std::size_t{1} << 20;
+        if constexpr (requires(layout::domain d) { blocks_.fits_exactly(q.rounded, q.alignment, {&d, 1}); }) {
+            if (q.rounded < large || q.lane == ordering_type::no_lane) return;
+            const bool sole = order_.is_sole(q.lane);
+            if (sole && order_.usable(q.lane).view().size() <= 2) return; // no marks: all it freed is merged
+            if (blocks_.fits_exactly(q.rounded, q.alignment, order_.usable(q.lane).view())) return;
+            if (!sole) settle();
+            order_.reopen(q.lane, blocks_);
+        }
     }
 
     /// Returns: a block for the request from what its stream may use, or null.
@@ -352,6 +376,8 @@ class range_pool {
     /// there is one stream only it goes to that one's lane, so that its neighbours merge with it from the start.
     /// Returns: `ok` or the device's answer.
     status grow(const request& q, amount how_much = amount::preferred) {
+        if constexpr (requires { stock_.wants_proof(); })
+            if (stock_.wants_proof() && order_.ask_others(ordering_type::no_lane, blocks_)) settle();
         const follow_stock follow{*this};
         const bool sole = order_.is_sole(q.lane);
         const layout::domain color = sole ? order_.open(q.lane) : ordering_type::settled;
@@ -567,6 +593,13 @@ class range_pool {
         block_snapshot s{b.offset, b.size, 0, block_state::free, 0};
         if (b.free) {
             s.stream = order_.stream_of(b.color);
+        } else if constexpr (requires { blocks_.part_of(b.id); }) {
+            const auto part = blocks_.part_of(b.id);
+            const block_info& info = info_[part.block];
+            s.requested = std::min(b.size, info.requested - std::min(info.requested, part.before));
+            s.state = info.state;
+            s.stream = info.stream_id;
+            s.continued = part.before != 0;
         } else {
             s.requested = info_[b.id].requested;
             s.state = info_[b.id].state;
