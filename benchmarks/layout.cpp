@@ -163,6 +163,8 @@ std::vector<std::uint32_t> sizes(bool repeated) {
     return all;
 }
 
+bool smoke = false;
+
 template <class Layout>
 void replace(benchmark::State& state, std::size_t live, bool repeated) {
     struct block {
@@ -192,7 +194,8 @@ void replace(benchmark::State& state, std::size_t live, bool repeated) {
         held = std::max(held, h.held());
     };
     for (block& b : blocks) put(b);
-    for (std::size_t i = 0; i < 20 * live; ++i) { // until the holes look as they will
+    const std::size_t warm_up = smoke ? 256 : 20 * live; // until the holes look as they will
+    for (std::size_t i = 0; i < warm_up; ++i) {
         block& b = blocks[rng() % live];
         take(b);
         put(b);
@@ -224,9 +227,12 @@ void add(const std::string& name) {
 
 int main(int argc, char** argv) {
     std::vector<char*> arguments(argv, argv + argc);
-    static char short_run[] = "--benchmark_min_time=0.01";
+    static char short_run[] = "--benchmark_min_time=0.001";
     for (char*& a : arguments)
-        if (std::strcmp(a, "--smoke") == 0) a = short_run;
+        if (std::strcmp(a, "--smoke") == 0) {
+            smoke = true;
+            a = short_run;
+        }
     int count = static_cast<int>(arguments.size());
     arguments.push_back(nullptr);
     add<std_set>("std_set");

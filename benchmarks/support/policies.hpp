@@ -1,0 +1,81 @@
+#pragma once
+
+/// \file
+/// The policies that the benchmarks run over. To add one: a line in `for_each_policy`.
+///
+/// `nothing` is a policy that does nothing. What a benchmark shows for it is the cost of the benchmark itself,
+/// which is in every other figure too.
+
+#include <tenure/core/bits.hpp>
+#include <tenure/policy/async_pool.hpp>
+#include <tenure/policy/best_fit_pool.hpp>
+#include <tenure/policy/buddy_pool.hpp>
+#include <tenure/policy/caching_pool.hpp>
+#include <tenure/policy/slab_and_caching.hpp>
+#include <tenure/policy/slab_pool.hpp>
+#include <tenure/resource/resource.hpp>
+
+#include <cstddef>
+
+namespace bench {
+
+/// Models `tenure::resource` and hands out one address again and again.
+template <class Device>
+class nothing {
+  public:
+    using device_type = Device;
+    struct options_type {};
+
+    explicit nothing(Device&, options_type = {}) {}
+    nothing(const nothing&) = delete;
+    nothing& operator=(const nothing&) = delete;
+
+    void* allocate(tenure::stream_handle, std::size_t, std::size_t = tenure::default_alignment) {
+        return tenure::to_pointer(somewhere);
+    }
+    tenure::allocate_result try_allocate(tenure::stream_handle, std::size_t,
+                                         std::size_t = tenure::default_alignment) noexcept {
+        return tenure::to_pointer(somewhere);
+    }
+    void* allocate_sync(std::size_t, std::size_t) { return tenure::to_pointer(somewhere); }
+    void deallocate(tenure::stream_handle, void*, std::size_t,
+                    std::size_t = tenure::default_alignment) noexcept {}
+    tenure::deallocate_result try_deallocate(tenure::stream_handle, void*, std::size_t,
+                                             std::size_t = tenure::default_alignment) noexcept {
+        return tenure::freed{};
+    }
+    void deallocate_sync(void*, std::size_t, std::size_t) noexcept {}
+    void release(void*) noexcept {}
+    void record_use(void*, tenure::stream_handle) noexcept {}
+    [[nodiscard]] bool owns(const void*) const noexcept { return true; }
+    [[nodiscard]] tenure::usage_counters usage() const { return {}; }
+    std::size_t trim(std::size_t) { return 0; }
+    [[nodiscard]] tenure::memory_snapshot snapshot() const { return {}; }
+    [[nodiscard]] bool validate() const noexcept { return true; }
+
+  private:
+    static constexpr std::uint64_t somewhere = std::uint64_t{1} << 40;
+};
+
+/// A policy and the name it has in results.
+template <template <class> class Policy>
+struct policy_entry {
+    const char* name;
+    template <class Device>
+    using pool = Policy<Device>;
+};
+
+/// Effects: calls `visit(policy_entry<Policy>{name})` for each, `nothing` first.
+template <class Visitor>
+void for_each_policy(Visitor visit) {
+    visit(policy_entry<nothing>{"nothing"});
+    visit(policy_entry<tenure::best_fit_pool>{"best_fit"});
+    visit(policy_entry<tenure::exact_best_fit_pool>{"exact_best_fit"});
+    visit(policy_entry<tenure::buddy_pool>{"buddy"});
+    visit(policy_entry<tenure::slab_pool>{"slab"});
+    visit(policy_entry<tenure::caching_pool>{"caching"});
+    visit(policy_entry<tenure::slab_and_caching>{"slab_and_caching"});
+    visit(policy_entry<tenure::async_pool>{"async"});
+}
+
+} // namespace bench
