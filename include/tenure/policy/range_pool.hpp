@@ -1,19 +1,20 @@
 #pragma once
 
 /// \file
-/// `range_pool<Device, Layout>`: the engine of the pools that are one layout over segments of device memory.
+/// `range_pool<Device, Stock>`: the engine of the pools that are one layout over ranges of device memory.
 ///
-///     where?   Layout        best fit, bitmap, buddy, slab: blocks inside ranges
-///     when?    stream_order  which free blocks a stream may take; pending_uses for blocks that several streams use
-///     whence?  segments      ranges bought from the device; the device may be an arena's meter
+///     where?   Stock::blocks()  the layout, best fit, bitmap, buddy, slab: blocks inside ranges
+///     when?    stream_order     which free blocks a stream may take; pending_uses for blocks that several streams use
+///     whence?  Stock            ranges got from the device and given back; the device may be an arena's meter
 ///
 /// An allocation searches its stream's free blocks. On a miss, in this order, stopping at the first success:
 ///   1. what has completed meanwhile: pending frees, marks of other streams
 ///   2. its own lane reopened, if its free blocks and settled neighbours hold the request together
 ///   3. other streams are asked for marks
-///   4. a new segment, of `segment_bytes` or more; if refused, of just what is needed
-///   5. wholly free segments given back, the largest first, until the request fits in what that settles (the
-///      device waits for all work) or in a segment of its own (`release_on_oom`); none if it could not
+///   4. more memory, as the stock sees fit: a new segment; free memory mapped behind new addresses
+///   5. the stock makes room until the request fits in what that settles, or in memory of its own
+///      (`release_on_oom`); not if it could not. Segments are given back, the largest first, and the device
+///      waits for all work
 ///   6. waiting for marks and pending frees (`synchronize_on_oom`), then a last search and 4 again
 ///   7. a typed failure; what others may use is as it was
 ///
@@ -50,16 +51,16 @@
 
 namespace tenure {
 
-template <device Device, layout::layout Layout>
+template <device Device, class Stock>
 class range_pool {
   public:
     using device_type = Device;
-    using options_type = pool_options;
+    using options_type = typename Stock::options_type;
 
-    explicit range_pool(Device& device, pool_options options = {}) noexcept
+    explicit range_pool(Device& device, options_type options = {})
         : device_(&device)
         , options_(options)
-        , stock_(device)
+        , stock_(device, options)
         , blocks_(stock_.blocks())
         , events_(device)
         , uses_(device, events_)
@@ -162,9 +163,9 @@ class range_pool {
         stock_.backing().for_each([&](const segment_range& s) {
             picture.segments.push_back({s.base, s.size, {}});
         });
-        auto segment = picture.segments.begin();
+        auto segment = picture.segments.begin(); // both come in the same order
         blocks_.for_each_block([&](const layout::block_view& b) {
-            while (b.offset >= segment->address + segment->size) ++segment;
+            while (b.offset < segment->address || b.offset >= segment->address + segment->size) ++segment;
             segment->blocks.push_back(describe_block(b));
         });
         for (segment_snapshot& s : picture.segments) // the device has refused to take it back
@@ -190,9 +191,11 @@ class range_pool {
     }
 
   private:
+    using layout_type = typename Stock::layout_type;
     using ordering_type = stream_order<Device>;
     using domain_list = typename ordering_type::domain_list;
     using lane_id = typename ordering_type::lane_id;
+    using amount = stock_amount;
 
     enum class free_kind : std::uint8_t { on_stream, synchronous, on_own_stream };
 
@@ -227,7 +230,7 @@ class range_pool {
         if (q.bytes == 0) return static_cast<void*>(nullptr);
         if (!is_power_of_two(q.alignment) || q.alignment > max_alignment)
             return fail(q, failure_cause::invalid_alignment, status::invalid_value);
-        q.rounded = Layout::rounded(q.bytes, q.alignment);
+        q.rounded = layout_type::rounded(q.bytes, q.alignment);
         const std::lock_guard lock(mutex_);
         try {
             return serve_locked(q);
@@ -345,29 +348,30 @@ class range_pool {
         return hand_out(q, id);
     }
 
-    /// Effects: buys a segment in which the request fits. Returns: `ok` or the device's answer.
-    status grow(const request& q) {
-        const layout::range_request least = Layout::range_for(q.bytes, q.alignment, 0);
-        layout::range_request wanted = Layout::range_for(q.bytes, q.alignment, options_.segment_bytes);
-        status s = buy(q, wanted);
-        while (lacks_memory(s) && wanted.size > least.size) { // near a limit: as large as there is room for
-            const layout::range_request half = Layout::range_for(q.bytes, q.alignment, wanted.size / 2);
-            wanted = half.size < wanted.size ? half : least;
-            s = buy(q, wanted);
-        }
+    /// Effects: gets memory in which the request fits. New memory is settled, for whichever stream comes. While
+    /// there is one stream only it goes to that one's lane, so that its neighbours merge with it from the start.
+    /// Returns: `ok` or the device's answer.
+    status grow(const request& q, amount how_much = amount::preferred) {
+        const follow_stock follow{*this};
+        const bool sole = order_.is_sole(q.lane);
+        const layout::domain color = sole ? order_.open(q.lane) : ordering_type::settled;
+        const domain_list usable = order_.usable(q.lane);
+        const std::size_t before = blocks_.free_bytes(color);
+        const status s = stock_.grow({q.bytes, q.alignment, usable.view(), color}, how_much);
+        if (s == status::ok && sole) order_.freed(q.lane, blocks_.free_bytes(color) - before);
         return s;
     }
 
-    /// Effects: gives back as little as makes room, the largest segment first; what remains may still serve
-    /// others. Returns: a block for the request, or null; then `s` is the device's last answer.
+    /// Effects: has the stock make room, as little as will do; what remains may still serve others.
+    /// Returns: a block for the request, or null; then `s` is the device's last answer.
     void* make_room(request& q, status& s) {
-        const layout::range_request least = Layout::range_for(q.bytes, q.alignment, 0);
         const auto any = [](layout::domain) { return true; };
-        if (!stock_.fit_together(q.rounded, q.alignment, any) && !stock_.could_buy(least, s)) return nullptr;
-        while (lacks_memory(s) && give_back_largest()) {
+        if (!stock_.fit_together(q.rounded, q.alignment, any) && !stock_.could_grow(q.bytes, q.alignment, s))
+            return nullptr;
+        while (lacks_memory(s) && make_room_once()) {
             if (void* p = search(q)) return p; // all that is free is settled now
             if (void* p = search_again(q)) return p;
-            if ((s = buy(q, least)) == status::ok) return search(q);
+            if ((s = grow(q, amount::least)) == status::ok) return search(q);
         }
         return nullptr;
     }
@@ -376,35 +380,25 @@ class range_pool {
         return s == status::out_of_memory || s == status::over_limit;
     }
 
-    /// New memory is settled, for whichever stream comes. While there is one stream only it goes to that
-    /// one's lane, so that its neighbours merge with it from the start.
-    status buy(const request& q, const layout::range_request& wanted) {
-        const follow_segments follow{*this};
-        const bool sole = order_.is_sole(q.lane);
-        const status s = stock_.buy(wanted, sole ? order_.open(q.lane) : ordering_type::settled);
-        if (s == status::ok && sole) order_.freed(q.lane, wanted.size);
-        return s;
-    }
-
-    /// When the device takes memory back it waits for all its work: all that is free is settled.
-    bool give_back_largest() {
-        const follow_segments follow{*this};
-        if (!stock_.give_back_largest()) return false;
+    /// Making room means that the host has waited for all work of the device: all that is free is settled.
+    bool make_room_once() {
+        const follow_stock follow{*this};
+        if (!stock_.make_room()) return false;
         order_.all_passed(blocks_);
         return true;
     }
 
     std::size_t give_back_until(std::size_t bytes_to_keep) {
-        const follow_segments follow{*this};
-        const std::size_t bytes = stock_.give_back_until(bytes_to_keep);
-        if (bytes != 0) order_.all_passed(blocks_);
+        const follow_stock follow{*this};
+        const auto [bytes, waited] = stock_.give_back_until(bytes_to_keep);
+        if (waited) order_.all_passed(blocks_);
         return bytes;
     }
 
-    /// Brings the counters up to the segments at the end of a scope, however that is left.
-    struct follow_segments {
+    /// Brings the counters up to the stock at the end of a scope, however that is left.
+    struct follow_stock {
         range_pool& pool;
-        ~follow_segments() {
+        ~follow_stock() {
             pool.counters_.reserved.set(pool.stock_.backing().bytes());
             pool.counters_.segments.set(pool.stock_.backing().count());
         }
@@ -583,9 +577,9 @@ class range_pool {
 
     mutable std::mutex mutex_; ///< guards everything below; innermost but for the device's own
     Device* device_;
-    pool_options options_;
-    range_stock<Device, Layout> stock_;
-    Layout& blocks_; ///< of `stock_`
+    options_type options_;
+    Stock stock_;
+    layout_type& blocks_; ///< of `stock_`
     event_cache<Device> events_;
     pending_uses<Device> uses_;
     ordering_type order_;
