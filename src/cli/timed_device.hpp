@@ -164,6 +164,9 @@ class timed_device {
 
     // ---- tenure::vmm_device ----
 
+    [[nodiscard]] bool supports_vmm() const noexcept requires vmm_device<Upstream> {
+        return upstream_->supports_vmm();
+    }
     result<void*, status> reserve_address(std::size_t n,
                                           std::size_t a) noexcept requires vmm_device<Upstream> {
         return call(sim::call::reserve_address, n, {}, [&] { return upstream_->reserve_address(n, a); });
@@ -182,8 +185,9 @@ class timed_device {
         return h;
     }
     status release_memory(memory_handle h) noexcept requires vmm_device<Upstream> {
-        const status s =
-            call(sim::call::release_memory, bytes_of(h), {}, [&] { return upstream_->release_memory(h); });
+        const std::size_t n = bytes_of(h);
+        const status s = call(sim::call::release_memory, n, cost_of_release(options_.model, n),
+                              [&] { return upstream_->release_memory(h); });
         if (s == status::ok) {
             read_pools();
             const std::lock_guard lock(mutex_);
@@ -277,6 +281,13 @@ class timed_device {
         const auto end = clock::now();
         note({kind, call_times::size_class(bytes), false}, end - begin, extra);
         return answer;
+    }
+
+    /// A model may have one cost for all sizes.
+    template <class Costs>
+    static std::chrono::nanoseconds cost_of_release(const Costs& model, std::size_t n) {
+        if constexpr (requires { model.release_memory(n); }) return model.release_memory(n);
+        return {};
     }
 
     void note(const call_class& of, std::chrono::nanoseconds real, std::chrono::nanoseconds extra) {

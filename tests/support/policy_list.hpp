@@ -54,6 +54,8 @@ struct policy_traits {
     deviation release_needs_stream{};
     /// Memory that another stream still uses is handed out, and the new stream made to wait for it.
     deviation makes_streams_wait{};
+    /// A request that is refused may have made the policy take memory first.
+    deviation grows_when_refused{};
 };
 
 /// A policy that lives on a device.

@@ -87,6 +87,8 @@ inline constexpr policy_traits of_async{
         world_is_simulated
             ? deviation{}
             : because("the driver reuses memory of other streams with a dependency of its own"),
+    .grows_when_refused =
+        world_is_simulated ? deviation{} : because("a driver pool grows as far as it can before it gives up"),
 };
 
 #define TENURE_POLICY(NAME, ...)                                                                             \

@@ -15,7 +15,7 @@
 /// | `advance(t)` from a second on | the host waits for all work that is not held, and not behind it |
 /// | `advance(t)` below | the host sleeps |
 /// | `launch(s, t)` | a kernel that spins, at most 20 ms |
-/// | `hold(s)`, `finish(s)` | a kernel that watches a word of pinned memory, at most 5 s |
+/// | `hold(s)`, `finish(s)` | a kernel that watches a word of pinned memory, at most 2 s |
 /// | a wait for held work answers `would_deadlock` | the same, when nothing has moved for 50 ms |
 /// | the capacity | allocations beyond it are refused here, and pools get it as their limit |
 /// | `replay(capture)` | the graph is launched; the fills and checks captured in it run again |
@@ -107,6 +107,7 @@ class basic_gpu_under_test {
     // --- tenure::device ---
 
     result<void*, status> allocate(std::size_t n) noexcept {
+        const std::lock_guard lock(growth_);
         if (!fits(n)) return status::out_of_memory;
         auto p = timed_.allocate(n);
         if (p && *p != nullptr) ++live_allocations_;
@@ -185,6 +186,9 @@ class basic_gpu_under_test {
 
     // --- tenure::vmm_device, where cuda::device is one ---
 
+    [[nodiscard]] bool supports_vmm() const noexcept requires vmm_device<Gpu> {
+        return timed_.supports_vmm();
+    }
     result<void*, status> reserve_address(std::size_t n, std::size_t a) noexcept requires vmm_device<Gpu> {
         return timed_.reserve_address(n, a);
     }
@@ -192,6 +196,7 @@ class basic_gpu_under_test {
         return timed_.free_address(p, n);
     }
     result<memory_handle, status> create_memory(std::size_t n) noexcept requires vmm_device<Gpu> {
+        const std::lock_guard lock(growth_);
         if (!fits(n)) return status::out_of_memory;
         return timed_.create_memory(n);
     }
@@ -238,7 +243,7 @@ class basic_gpu_under_test {
         std::uint32_t* const word = words_ + next_word_++;
         *word = 0;
         holds_.push_back({s, word});
-        note_locked(cli::gpu::hold(s, word, std::chrono::seconds{5}), "holding a stream");
+        note_locked(cli::gpu::hold(s, word, std::chrono::seconds{2}), "holding a stream");
     }
     void finish(stream_handle s) {
         const std::lock_guard lock(mutex_);
@@ -535,6 +540,7 @@ class basic_gpu_under_test {
     std::uint32_t* words_ = nullptr;
     cli::findings* found_ = nullptr; ///< on the GPU
     std::atomic<std::size_t> live_allocations_{0};
+    std::mutex growth_;        ///< keeps what is reserved from changing between the question and the growth
     mutable std::mutex mutex_; ///< guards all below
     std::set<stream_handle> streams_;
     std::vector<std::shared_ptr<mark>> ends_; ///< of destroyed streams
