@@ -51,6 +51,9 @@ struct policy_family {
 /// Returns: all that can be named, in the order in which `all` means them.
 const std::vector<policy_family>& families();
 
+/// Effects: one more can be named, for programs that compare a policy of their own. Requires: nothing has been parsed.
+void add_family(policy_family family);
+
 /// A policy under the name that the user gave it.
 struct named_policy {
     std::string spec;

@@ -214,7 +214,12 @@ class Arguments(CompareTest):
         self.assertIn("GiB", self.usage("compare", path, "--limit", "8GB"))
         self.assertIn("invalid size", self.usage("compare", path, "--capacity", "-1"))
         self.assertIn("known: sim", self.usage("compare", path, "--device", "tpu"))
-        self.assertIn("CUDA", self.usage("compare", path, "--device", "cuda:0"))
+        for wrong in ("cuda:", "cuda:x", "cuda:-1", "cuda:0x", "cudax"):
+            self.assertIn("known: sim cuda cuda:N", self.usage("compare", path, "--device", wrong))
+        # No machine has as many; and some programs are built without CUDA, some machines have no driver.
+        self.assertRegex(self.usage("compare", path, "--device", "cuda:4096"), "CUDA")
+        self.assertIn("--device cuda", self.usage("compare", path, "--verify"))
+        self.assertIn("--device cuda", self.usage("compare", path, "--costs"))
 
     def test_unknown_policy_lists_the_known(self):
         message = self.usage("compare", self.write(GOOD), "--policy", "best_fit,worst_fit")

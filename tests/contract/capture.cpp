@@ -98,6 +98,32 @@ POLICY_TEST_CASE("an allocation on a capturing stream is the graph's own, or ref
     w.finish();
 }
 
+POLICY_TEST_CASE("what a graph writes stays its own between launches", "[contract][capture]") {
+    policy_world w(subject);
+    const stream_handle captured = w.stream();
+    const stream_handle other = w.stream();
+    const std::uint64_t capture = w.device.begin_capture(captured);
+    const allocate_result r = w.pool().try_allocate(captured, 3_MiB);
+    REQUIRE(r.has_value() == !w.traits.refuses_in_capture);
+    if (r) w.pool().use_own(*r, captured, microseconds{10});
+    CHECK(w.device.end_capture(captured));
+    for (int launch = 0; launch < 10; ++launch) {
+        if (launch % 3 != 2) w.device.replay(capture, captured);
+        for (const stream_handle s : {other, captured}) {
+            void* const p = w.pool().allocate(s, 3_MiB);
+            w.pool().use_own(p, s, microseconds{10});
+            if (r) CHECK_FALSE(overlap(p, 3_MiB, *r, 3_MiB));
+            w.pool().deallocate(s, p, 3_MiB);
+        }
+        CHECK(w.device.synchronize(other) == status::ok);
+        if (r) w.pool().use_own(*r, captured, microseconds{10}); // what the launch has written is still there
+    }
+    if (r) w.pool().deallocate(captured, *r, 3_MiB);
+    w.drain();
+    w.release_captured(capture);
+    w.finish();
+}
+
 POLICY_TEST_CASE("a block freed on a capturing stream is handed to nobody during the capture",
                  "[contract][capture]") {
     policy_world w(subject);
