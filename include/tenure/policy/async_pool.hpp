@@ -82,8 +82,8 @@ class async_pool {
         for (auto& [address, b] : live_) surrender(b);
         for (node& n : waiting_) surrender(n.mapped());
         status s = device_->destroy_pool(pool_);
-        if (s != status::ok && s != status::shutting_down) s = device_->destroy_pool(pool_);
-        if (s != status::ok && s != status::shutting_down)
+        if (s != status::ok && !beyond_reach(s)) s = device_->destroy_pool(pool_);
+        if (s != status::ok && !beyond_reach(s))
             report_misuse(
                 {.kind = misuse_kind::driver, .bytes = usage_.reserved.current, .driver_status = s});
     }
@@ -411,7 +411,7 @@ class async_pool {
 
     bool hand_over(const block& b, stream_handle s) noexcept {
         const status answer = device_->deallocate_to(pool_, b.base, s);
-        return answer == status::ok || answer == status::shutting_down;
+        return answer == status::ok || beyond_reach(answer);
     }
 
     /// Effects: tries to mark the work that the stream holds now. Requires: the stream exists.
