@@ -49,7 +49,8 @@ class stream_device {
 
     /// Returns: identity and capture of `stream`. Asking a capturing stream for its id would invalidate the capture
     /// (observed, driver 580), so the capture is asked first, and inside one the identity is made of the handle, which
-    /// cannot be destroyed or recycled before the capture ends. A capture that has been invalidated but not ended has
+    /// cannot be destroyed or recycled before the capture ends; for `cudaStreamPerThread` it is made of the calling
+    /// thread. A capture that has been invalidated but not ended has
     /// an identity of its own (all ones): it will never run, yet the stream is not usable before its end.
     /// Requires: `stream` has not been destroyed; the driver crashes on a handle that no stream has any more.
     result<stream_state, status> describe(stream_handle stream) noexcept {
@@ -186,14 +187,19 @@ class stream_device {
         unsigned long long capture_id = 0;
         if (const status s = settle(cudaStreamGetCaptureInfo(stream, &capture, &capture_id)); s != status::ok)
             return s;
-        constexpr std::uint64_t of_handle = std::uint64_t{1} << 62;
-        if (capture == cudaStreamCaptureStatusActive)
-            return stream_state{of_handle | to_address(stream), capture_id};
+        if (capture == cudaStreamCaptureStatusActive) return stream_state{made_up(stream), capture_id};
         if (capture == cudaStreamCaptureStatusInvalidated)
-            return stream_state{of_handle | to_address(stream), std::numeric_limits<std::uint64_t>::max()};
+            return stream_state{made_up(stream), std::numeric_limits<std::uint64_t>::max()};
         unsigned long long id = 0;
         if (const status s = settle(cudaStreamGetId(stream, &id)); s != status::ok) return s;
         return stream_state{id, 0};
+    }
+
+    /// Returns: an identity that no other stream has in the same capture.
+    static std::uint64_t made_up(stream_handle stream) noexcept {
+        constexpr std::uint64_t mark = std::uint64_t{1} << 62;
+        static thread_local const char this_thread = 0;
+        return mark | (is_shared_handle(stream) ? to_address(&this_thread) : to_address(stream));
     }
 
     /// "13.0" for 13000.
