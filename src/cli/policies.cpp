@@ -62,6 +62,7 @@ std::vector<policy_family>& known_families() {
         list.push_back(slab_family());
         list.push_back(caching_family());
         list.push_back(async_family());
+        list.push_back(remap_family());
         list.push_back(binned_family());
         return list;
     }();

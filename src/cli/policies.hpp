@@ -72,6 +72,7 @@ policy_family buddy_family();
 policy_family slab_family();
 policy_family caching_family();
 policy_family async_family();
+policy_family remap_family();
 policy_family binned_family();
 
 } // namespace tenure::cli

@@ -18,11 +18,13 @@
 #include <tenure/tenancy/arena.hpp>
 
 #include <algorithm>
+#include <charconv>
 #include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -43,6 +45,19 @@ option_entry<Options> bytes_option(std::string name, std::size_t Options::*membe
     return {std::move(name), "BYTES",
             help + " (" + (preset == no_limit ? "none" : format_bytes(preset)) + ")",
             [member](Options& o, std::string_view text) { o.*member = parse_bytes(text); }};
+}
+
+template <class Options>
+option_entry<Options> count_option(std::string name, std::size_t Options::*member, const std::string& help) {
+    return {std::move(name), "N", help + " (" + std::to_string(Options{}.*member) + ")",
+            [member](Options& o, std::string_view text) {
+                std::size_t value = 0;
+                const char* const end = text.data() + text.size();
+                const auto [stop, error] = std::from_chars(text.data(), end, value);
+                if (error != std::errc{} || stop != end || text.empty())
+                    throw std::invalid_argument("\"" + std::string(text) + "\" is no whole number");
+                o.*member = value;
+            }};
 }
 
 template <class Options>

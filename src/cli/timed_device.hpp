@@ -164,6 +164,10 @@ class timed_device {
 
     // ---- tenure::vmm_device ----
 
+    status synchronize() noexcept requires vmm_device<Upstream> {
+        wait_is_near();
+        return call(sim::call::synchronize_device, 0, {}, [&] { return upstream_->synchronize(); });
+    }
     [[nodiscard]] bool supports_vmm() const noexcept requires vmm_device<Upstream> {
         return upstream_->supports_vmm();
     }

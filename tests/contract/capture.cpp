@@ -217,3 +217,51 @@ POLICY_TEST_CASE("a pool may be destroyed with frees that still wait for a captu
     w.close();
     CHECK(log.take().empty());
 }
+
+POLICY_TEST_CASE("a use that was named in a capture counts for what the stream does after it",
+                 "[contract][capture]") {
+    policy_world w(subject);
+    const stream_handle captured = w.stream();
+    const stream_handle home = w.stream();
+    const bool known = GENERATE(false, true); // whether the pool has met the stream before
+    if (known) w.name(captured);
+    void* const p = w.pool().allocate(home, 3_MiB);
+    const std::uint64_t capture = w.device.begin_capture(captured);
+    w.pool().use(p, captured, microseconds{10});
+    CHECK(w.device.end_capture(captured));
+    w.device.hold(captured, false); // not the graph: work of the stream itself
+    w.pool().deallocate(home, p, 3_MiB);
+    w.release_captured(capture);
+    std::vector<void*> blocks;
+    for (int i = 0; i < 5; ++i) blocks.push_back(w.pool().allocate(home, 3_MiB)); // watched: none too early
+    w.device.finish(captured);
+    for (void* b : blocks) w.pool().deallocate(home, b, 3_MiB);
+    w.finish();
+}
+
+POLICY_TEST_CASE("a captured stream inherits nothing from the destroyed one whose handle it has",
+                 "[contract][capture]") {
+    policy_world w(subject);
+    const stream_handle first = w.stream();
+    void* const p = w.pool().allocate(first, 3_MiB);
+    w.pool().use_own(p, first, milliseconds{1});
+    w.pool().deallocate(first, p, 3_MiB);
+    w.device.hold(first, false);
+    w.destroy(first);
+    const stream_handle second = w.stream();
+    REQUIRE(second == first);
+    void* const q = w.pool().allocate(default_stream, 3_MiB);
+    REQUIRE(w.device.synchronize(default_stream) == status::ok);
+    const std::uint64_t capture = w.device.begin_capture(second);
+    w.pool().use(q, second, microseconds{10});
+    if (const allocate_result r = w.pool().try_allocate(second, 3_MiB)) {
+        if (!w.traits.keeps_nothing) CHECK_FALSE(overlap(*r, 3_MiB, p, 3_MiB));
+        w.pool().use_own(*r, second, microseconds{10});
+        w.pool().deallocate(second, *r, 3_MiB);
+    }
+    CHECK(w.device.end_capture(second));
+    w.pool().deallocate(default_stream, q, 3_MiB);
+    w.release_captured(capture);
+    w.device.finish(second);
+    w.finish();
+}

@@ -9,6 +9,7 @@
 ///
 /// | expression | what it does on a GPU |
 /// |---|---|
+/// | `d.supports_vmm()` | no driver call: whether it has all this; where not, every call answers `not_supported` |
 /// | `d.reserve_address(n, a)` | `cuMemAddressReserve`: n bytes of addresses, aligned to a (rule 1) |
 /// | `d.free_address(p, n)` | `cuMemAddressFree`: one whole reservation in which nothing is mapped |
 /// | `d.create_memory(n)` | `cuMemCreate`: n bytes of physical memory behind one handle |
@@ -44,7 +45,9 @@ namespace tenure {
 using memory_handle = std::uint64_t;
 
 template <class D>
-concept vmm_device = device<D> && requires(D& d, void* p, std::size_t n, memory_handle h) {
+concept vmm_device = device<D> && requires(D& d, const D& cd, void* p, std::size_t n, memory_handle h) {
+    { cd.supports_vmm() }
+    noexcept->std::same_as<bool>;
     { d.reserve_address(n, n) }
     noexcept->std::same_as<result<void*, status>>;
     { d.free_address(p, n) }

@@ -211,6 +211,7 @@ class range_pool {
         std::size_t bytes;
         std::size_t alignment;
         stream_state state{};
+        std::uint64_t stream_id = 0; ///< under which its memory is kept
         std::size_t rounded = 0;
         lane_id lane = ordering_type::no_lane;
     };
@@ -250,13 +251,14 @@ class range_pool {
             const result<stream_state, status> state = device_->describe(q.stream);
             if (!state) return fail(q, failure_cause::driver, state.error());
             q.state = *state;
+            q.stream_id = keep_under(q.stream, q.state);
         }
         if (q.bytes > max_block_bytes || q.rounded > max_block_bytes) return refuse(q, status::out_of_memory);
         order_.tidy(blocks_);
         if (q.state.capturing()) {
             if (void* p = reuse_in_capture(q)) return p;
         } else if (!q.sync) {
-            q.lane = order_.lane_of(q.state.id);
+            q.lane = order_.lane_of(q.stream_id);
         }
         merge_before(q);
         if (void* p = search(q)) return marked(q, p);
@@ -342,7 +344,7 @@ class range_pool {
 
     void* hand_out(const request& q, layout::block_id id) noexcept {
         info_[id] = {.requested = q.bytes,
-                     .stream_id = q.state.id,
+                     .stream_id = q.stream_id,
                      .capture = q.state.capture,
                      .state = block_state::allocated,
                      .sync = q.sync};
@@ -359,7 +361,7 @@ class range_pool {
         for (std::size_t i = 0; i < parked.size(); ++i) {
             const layout::block_id id = parked[i];
             const block_info& b = info_[id];
-            if (!b.only_graph || b.capture != q.state.capture || b.stream_id != q.state.id) continue;
+            if (!b.only_graph || b.capture != q.state.capture || b.stream_id != q.stream_id) continue;
             if (blocks_.size(id) < q.bytes || blocks_.size(id) / 2 > q.rounded) continue;
             if (!is_aligned(blocks_.offset(id), q.alignment)) continue;
             if (best == parked.size() || blocks_.size(id) < blocks_.size(parked[best])) best = i;
@@ -458,14 +460,13 @@ class range_pool {
             b.sync = false;
             if (const result<stream_state, status> now = device_->describe(stream)) {
                 state = *now;
-                b.stream_id = state.id;
+                b.stream_id = keep_under(stream, state);
                 if (state.capturing()) holds_.hold(id, state.capture);
             } else {
                 b.lost = true;
             }
         }
-        if (!b.sync && !b.lost)
-            uses_.forget(id, b.stream_id); // what it holds now is before what follows on it
+        if (!b.sync && !b.lost) uses_.forget(id, state.id); // what it holds now is before what follows on it
         b.only_graph = state.capturing() && b.capture == state.capture && holds_.only(id, b.capture) &&
                        !b.lost && !uses_.any(id);
         if (uses_.any(id)) {
@@ -488,11 +489,20 @@ class range_pool {
         const result<stream_state, status> state = device_->describe(stream);
         if (state && state->capturing()) holds_.hold(id, state->capture);
         try {
-            if (state) uses_.add(id, stream, state->id);
+            if (state) uses_.add(id, stream, state->id, state->capturing());
         } catch (...) {
             info_[id].lost = true;
         }
         if (!state) info_[id].lost = true;
+    }
+
+    /// Returns: the identity under which memory of the stream is kept. It has just been described so.
+    std::uint64_t keep_under(stream_handle stream, const stream_state& state) noexcept {
+        return names_.note(stream, state, [this](std::uint64_t made_up, std::uint64_t id) {
+            order_.rename(made_up, id);
+            for (block_info& b : info_)
+                if (b.stream_id == made_up) b.stream_id = id;
+        });
     }
 
     /// Effects: a freed block whose uses are over becomes free memory, or is kept for its captures.
@@ -616,6 +626,7 @@ class range_pool {
     event_cache<Device> events_;
     pending_uses<Device> uses_;
     ordering_type order_;
+    stream_names names_;
     pointer_map live_;             ///< address of a live block -> id
     std::vector<block_info> info_; ///< by block id
     capture_holds holds_;

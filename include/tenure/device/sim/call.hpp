@@ -44,6 +44,11 @@ constexpr std::size_t index(call c) noexcept {
     return static_cast<std::size_t>(c);
 }
 
+/// Returns: whether the call belongs to `vmm_device`.
+constexpr bool is_vmm(call c) noexcept {
+    return c >= call::reserve_address;
+}
+
 constexpr const char* to_string(call c) noexcept {
     constexpr std::array<const char*, call_kinds> names{
         "allocate",           "deallocate",     "memory",      "describe",          "create_event",

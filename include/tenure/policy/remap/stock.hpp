@@ -50,9 +50,14 @@ class remap_stock {
     using layout_type = remap_blocks;
     using options_type = remap_options;
 
-    /// Throws: `std::invalid_argument` for options that mean nothing.
+    /// Throws: `std::invalid_argument` for options that mean nothing; `driver_error` with `status::not_supported` if the
+    /// device has no virtual memory management.
     remap_stock(Device& device, const remap_options& options)
         : device_(&device), options_(options), step_(device.allocation_granularity()), windows_(device) {
+        if (!device.supports_vmm())
+            throw driver_error(
+                status::not_supported,
+                "remap_pool: this device has no virtual memory management; caching_pool needs none");
         if (options.handles_per_pool == 0)
             throw std::invalid_argument("remap_options: handles_per_pool is zero");
         if (options.most_handle_bytes < options.least_handle_bytes)
