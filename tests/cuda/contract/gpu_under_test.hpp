@@ -208,6 +208,9 @@ class basic_gpu_under_test {
         return timed_.set_access(p, n);
     }
     status unmap(void* p, std::size_t n) noexcept requires vmm_device<Gpu> { return timed_.unmap(p, n); }
+    status synchronize() noexcept requires vmm_device<Gpu> {
+        return held() ? status::would_deadlock : timed_.synchronize();
+    }
 
     // --- the program's side ---
 
@@ -237,7 +240,8 @@ class basic_gpu_under_test {
         note(cli::gpu::spin(s, std::clamp(us, microseconds{0}, microseconds{20'000})), "launching work");
     }
 
-    void hold(stream_handle s) {
+    /// A GPU always waits for held work when it takes memory back.
+    void hold(stream_handle s, bool /*device_waits*/ = true) {
         const std::lock_guard lock(mutex_);
         if (next_word_ == most_holds) return violations_.push_back("a test holds more often than it may");
         std::uint32_t* const word = words_ + next_word_++;
