@@ -103,6 +103,7 @@ void play(const trace& t, const tenants<R>& pools, World& world, Watch& watch, l
     const bool needs_clock = Watch::watches || t.has_work;
     for (std::size_t i = 0; i < t.events.size(); ++i) {
         const event& e = t.events[i];
+        if (i == t.events.size() / 2) watch.half_way();
         if (needs_clock) world.advance_to(e.t_us);
         switch (e.kind) {
         case op::allocate: {
@@ -221,7 +222,8 @@ replay_result replay_watched(const trace& t, const Make& make, const replay_opti
     sim::device device({.capacity = options.capacity});
     sim_machine machine(device);
     sim_world world(machine, t.streams);
-    watcher watch(device);
+    std::chrono::nanoseconds first_half{0};
+    watcher watch(device, [&] { first_half = machine.allocator_time(); });
     {
         const tenants<R> pools = make(device);
         play_state state;
@@ -234,6 +236,10 @@ replay_result replay_watched(const trace& t, const Make& make, const replay_opti
             if (counts[i] != 0) r.driver_calls.emplace_back(to_string(static_cast<sim::call>(i)), counts[i]);
         }
         r.driver_us = std::chrono::duration<double, std::micro>(machine.allocator_time()).count();
+        const double warm_us =
+            std::chrono::duration<double, std::micro>(machine.allocator_time() - first_half).count();
+        const double took_us = static_cast<double>(t.events.back().t_us - t.events[t.events.size() / 2].t_us);
+        if (took_us > 0) r.warm_share = warm_us / took_us;
         for (const auto& pool : pools) {
             r.segments += pool->usage().segments.peak;
             if (!pool->validate()) throw replay_error("the policy's own invariants do not hold");

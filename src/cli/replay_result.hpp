@@ -52,6 +52,9 @@ struct replay_result {
     std::vector<std::pair<std::string, std::uint64_t>>
         driver_calls;     ///< by the allocator; kinds with at least one
     double driver_us = 0; ///< time in those calls: modelled on the simulated device, measured on a GPU
+    std::optional<double>
+        warm_share;       ///< driver time in the second half of the events, as a part of the program's time
+                          ///< there; only modelled, and only where the trace has times
     double ns_per_op = 0; ///< host time of one allocate or deallocate call: median over the timed passes
     call_times times;     ///< on a GPU: those calls, measured and modelled
     std::optional<verification> verified; ///< on a GPU, if asked for

@@ -64,6 +64,10 @@ std::vector<column> columns(const comparison& rows, bool with_peers) {
                                  [](std::uint64_t sum, const auto& c) { return sum + c.second; }));
          }},
         {"driver ms", false, [](const comparison_row& r) { return milliseconds(r.result.driver_us); }},
+        {"warm", false,
+         [](const comparison_row& r) {
+             return r.result.warm_share ? decimals(*r.result.warm_share * 100, 2) + "%" : std::string("-");
+         }},
     };
     if (any([](const comparison_row& r) { return r.on_gpu(); }))
         all.push_back({"modelled ms", false, [](const comparison_row& r) {

@@ -10,6 +10,7 @@
 /// | `used(id, p, s)` | stream s uses p, too |
 /// | `freed(id, p, s)` | the policy is about to get p back; the last use of p is ordered before the end of s |
 /// | `freed_sync(p)` | the same, from a host that has waited for all work |
+/// | `half_way()` | half of the events are carried out |
 /// | `ended(p, bytes)` | p may be handed out again from now on; its free may have been long before |
 ///
 /// `watches`: frees are to be checked. `looks`: it reads and writes the blocks, so a use on another stream is to be
@@ -27,9 +28,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <optional>
+#include <utility>
 
 namespace tenure::cli {
 
@@ -43,6 +46,7 @@ struct unwatched {
     void freed(std::uint32_t, const void*, stream_handle) noexcept {}
     void freed_sync(const void*) noexcept {}
     void ended(const void*, std::uint64_t) noexcept {}
+    void half_way() noexcept {}
 };
 
 /// Counts what a replay asks for and is refused.
@@ -64,6 +68,7 @@ class tally {
     void used(std::uint32_t, const void*, stream_handle) noexcept {}
     void freed(std::uint32_t, const void*, stream_handle) noexcept {}
     void freed_sync(const void*) noexcept {}
+    void half_way() noexcept {}
     void ended(const void*, std::uint64_t bytes) noexcept {
         requested_ -= bytes;
         live_ -= round_up(bytes, granule);
@@ -95,7 +100,11 @@ class tally {
 /// handed out between its free and its completion is a `replay_error`.
 class watcher : public tally {
   public:
-    explicit watcher(sim::device& device) noexcept : device_(&device) {}
+    /// `at_half_way`: called once.
+    watcher(sim::device& device, std::function<void()> at_half_way)
+        : device_(&device), at_half_way_(std::move(at_half_way)) {}
+
+    void half_way() { at_half_way_(); }
 
     void allocated(std::uint32_t id, void* p, std::uint64_t bytes, stream_handle s) {
         if (p == nullptr) return;
@@ -134,6 +143,7 @@ class watcher : public tally {
     }
 
     sim::device* device_;
+    std::function<void()> at_half_way_;
     std::map<std::uint64_t, std::uint64_t> blocks_; ///< address -> bytes, from allocation to end
 };
 

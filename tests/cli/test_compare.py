@@ -20,11 +20,11 @@ HEADER = "t_us,op,id,bytes,stream\n"
 RMM_HEADER = "Thread,Time,Action,Pointer,Size,Stream\n"
 MIB = 1 << 20
 BIG = 512 * MIB  # more than any policy buys at a time
-POLICIES = ["best_fit", "buddy", "slab", "caching", "async", "binned"]
+POLICIES = ["best_fit", "buddy", "slab", "caching", "async", "remap", "binned"]
 KEYS = {
     "trace": str, "policy": str, "device": str, "limit": (int, type(None)), "events": int, "requested_peak": int,
     "live_peak": int, "reserved_peak": int, "ratio": (int, float), "segments": int, "driver_calls": dict,
-    "driver_us": (int, float), "ns_per_op": (int, float), "oom_count": int, "first_oom": (dict, type(None)),
+    "driver_us": (int, float), "warm_share": (float, int, type(None)), "ns_per_op": (int, float), "oom_count": int, "first_oom": (dict, type(None)),
     "completed": bool,
 }
 

@@ -56,6 +56,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -159,7 +160,8 @@ class device : public basic_device<plain_memory>, public virtual_memory {
     status trim_pool(pool_handle pool, std::size_t bytes_to_keep) noexcept {
         if (const status s = process_state(); s != status::ok) return s;
         const relaxed_capture relaxed;
-        return settle(cudaMemPoolTrimTo(pool, bytes_to_keep));
+        // The driver overflows with numbers near the largest, and gives everything back (observed, driver 580).
+        return settle(cudaMemPoolTrimTo(pool, std::min<std::size_t>(bytes_to_keep, 256_TiB)));
     }
 
     result<pool_memory, status> memory_of(pool_handle pool) noexcept {
