@@ -6,6 +6,7 @@ Runs under unittest or pytest.
 
 import gzip
 import json
+import math
 import os
 import pathlib
 import pty
@@ -493,6 +494,25 @@ class Shipped(CompareTest):
                 self.assertGreaterEqual(row["reserved_peak"], row["live_peak"])
                 if limit:
                     self.assertLessEqual(row["reserved_peak"], 2000000001)
+
+
+class RemapGoalsTest(CompareTest):
+    """What remap promises on the recorded programs. The simulated device is deterministic, so are these figures."""
+
+    def test_ratio_stays_near_one_and_a_tight_limit_refuses_nothing(self):
+        ratios = []
+        for trace in sorted(TRACES.glob("*.csv.gz")):
+            with self.subTest(trace=trace.name):
+                row, = self.compare(trace, "--policy", "remap")
+                ratios.append(row["ratio"])
+                self.assertLessEqual(row["ratio"], 1.05)
+                self.assertLessEqual(row["warm_share"], 0.006)
+                limit = int(row["live_peak"] * 1.05)
+                tight, = self.compare(trace, "--policy", "remap", "--limit", limit)
+                self.assertEqual(tight["oom_count"], 0)
+                self.assertLessEqual(tight["reserved_peak"], limit)
+        self.assertEqual(len(ratios), 7)
+        self.assertLessEqual(math.prod(ratios) ** (1 / len(ratios)), 1.02)
 
 
 if __name__ == "__main__":
