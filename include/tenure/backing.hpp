@@ -4,3 +4,4 @@
 /// Layer `backing`: where ranges come from.
 
 #include <tenure/backing/segments.hpp>
+#include <tenure/backing/windows.hpp>

@@ -5,4 +5,5 @@
 
 #include <tenure/ordering/event_cache.hpp>
 #include <tenure/ordering/pending_uses.hpp>
+#include <tenure/ordering/stream_names.hpp>
 #include <tenure/ordering/stream_order.hpp>

@@ -1,31 +1,26 @@
 #include "compare.hpp"
 
 #include "comparison.hpp"
+#include "device_choice.hpp"
 #include "errors.hpp"
 #include "output_file.hpp"
 #include "policies.hpp"
 #include "progress.hpp"
 #include "trace.hpp"
 
+#include <tenure/core/units.hpp>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <utility>
 
 namespace tenure::cli {
 
 namespace {
-
-/// The devices that a replay can run on. `cuda::device` takes its place here once it can be replayed on.
-void check_device(const std::string& name) {
-    if (name == "sim") return;
-    if (name == "cuda" || name.compare(0, 5, "cuda:") == 0) {
-        throw usage_error("--device " + name + ": this program was built without CUDA; use --device sim");
-    }
-    throw usage_error("unknown device \"" + name + "\" (known: sim cuda cuda:N)");
-}
 
 /// Throws: `usage_error` when stdout cannot take the text. A reader that has gone away wants no more of it,
 /// and is no error.
@@ -53,8 +48,12 @@ std::vector<input> load_all(const std::vector<std::string>& paths) {
 }
 
 comparison replay_all(const std::vector<input>& inputs, const std::vector<named_policy>& policies,
-                      const compare_options& options) {
-    const replay_options how{.capacity = options.capacity, .limit = options.limit, .repeat = options.repeat};
+                      const compare_options& options, gpu_device* gpu) {
+    const replay_options how{.gpu = gpu,
+                             .verify = options.verify,
+                             .capacity = options.capacity,
+                             .limit = options.limit,
+                             .repeat = options.repeat};
     progress bar(inputs.size() * policies.size(), !options.quiet);
     comparison rows;
     for (const input& in : inputs) {
@@ -78,23 +77,60 @@ comparison replay_all(const std::vector<input>& inputs, const std::vector<named_
     return rows;
 }
 
+void check_that_it_fits(const std::vector<input>& inputs, const compare_options& options, gpu_device& gpu) {
+    const std::size_t free = free_bytes(gpu);
+    for (const input& in : inputs) {
+        const std::uint64_t needed = std::min<std::uint64_t>(in.needed.live, options.limit);
+        if (needed <= free) continue;
+        throw usage_error(in.program.name + " needs " + format_bytes(needed) + " at its peak; " +
+                          options.device + " has " + format_bytes(free) + " free");
+    }
+}
+
+/// Returns: whether all that was verified was right. Effects: what was not is told on stderr.
+bool tell_mismatches(const comparison& rows) {
+    bool good = true;
+    for (const comparison_row& r : rows) {
+        if (!r.result.verified || r.result.verified->good()) continue;
+        good = false;
+        const verification& v = *r.result.verified;
+        const std::string who = "tenure: " + r.trace + " through " + r.policy + ": ";
+        std::fprintf(stderr, "%s%zu%s of %llu checks found a block overwritten\n", who.c_str(),
+                     v.mismatches.size(), v.more ? " or more" : "",
+                     static_cast<unsigned long long>(v.checks));
+        for (const mismatch& m : v.mismatches) std::fprintf(stderr, "%s%s\n", who.c_str(), m.text().c_str());
+    }
+    return good;
+}
+
 } // namespace
 
 exit_code compare(const compare_options& options) {
-    check_device(options.device);
+    const device_choice choice = parse_device(options.device);
+    if (choice.kind != device_kind::cuda && options.verify)
+        throw usage_error("--verify needs --device cuda (the simulated device checks every replay)");
+    if (choice.kind != device_kind::cuda && options.costs)
+        throw usage_error(
+            "--costs needs --device cuda (the simulated device has no other times than modelled ones)");
+    if (choice.kind == device_kind::cuda && options.capacity != simulated_capacity)
+        throw usage_error("--capacity is for the simulated device; on a GPU use --limit");
     const std::vector<named_policy> policies = parse_policies(options.policies);
     const std::vector<input> inputs = load_all(options.traces);
+    const std::shared_ptr<gpu_device> gpu = open_gpu(choice);
+    if (gpu) check_that_it_fits(inputs, options, *gpu);
     const bool json_to_stdout = options.json == "-";
     std::optional<output_file> json;
     if (!options.json.empty() && !json_to_stdout) json.emplace(options.json);
 
-    const comparison rows = replay_all(inputs, policies, options);
+    const comparison rows = replay_all(inputs, policies, options, gpu.get());
 
     if (json) json->commit(to_json(rows));
     if (json_to_stdout)
         print(to_json(rows));
     else if (!options.quiet)
-        print(to_table(rows));
+        print((gpu ? description(*gpu) + "\n\n" : std::string()) + to_table(rows) +
+              (options.costs ? "\n" + to_cost_table(rows) : std::string()));
+    if (!tell_mismatches(rows)) return internal_failure;
     const bool completed =
         std::all_of(rows.begin(), rows.end(), [](const comparison_row& r) { return r.result.completed(); });
     return completed ? all_completed : some_refused;

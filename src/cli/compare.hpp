@@ -14,14 +14,19 @@
 
 namespace tenure::cli {
 
+/// An H200's memory, bytes.
+inline constexpr std::size_t simulated_capacity = std::size_t{141} << 30;
+
 /// The command line, word for word.
 struct compare_options {
     std::vector<std::string> traces;
     std::string policies = "all";
     std::string device = "sim";
-    std::size_t capacity = std::size_t{141} << 30; ///< bytes
-    std::size_t limit = no_limit;                  ///< bytes
+    std::size_t capacity = simulated_capacity; ///< bytes, of the simulated device
+    std::size_t limit = no_limit;              ///< bytes
     unsigned repeat = 3;
+    bool verify = false;
+    bool costs = false;
     std::string json; ///< a file; "-": stdout, which then carries nothing else; empty: none
     bool quiet = false;
 };
@@ -29,12 +34,13 @@ struct compare_options {
 /// How a run of the program ends.
 enum exit_code : int {
     all_completed = 0,
-    internal_failure = 1, ///< a policy broke a promise: never the user's fault
+    internal_failure = 1, ///< a policy broke a promise, or lost a block's content: never the user's fault
     bad_usage = 2,        ///< or bad input
     some_refused = 3,     ///< every replay ran to its end, but some allocations were refused
 };
 
-/// Returns: `all_completed` or `some_refused`. Throws: `usage_error`, `input_error`, `replay_error`.
+/// Returns: `all_completed`, `some_refused`, or `internal_failure` when a verified replay found a wrong content, which
+/// stderr then names. Throws: `usage_error`, `input_error`, `replay_error`.
 exit_code compare(const compare_options& options);
 
 /// The program: reads the command line, runs, and turns every failure into one line on stderr and an exit

@@ -23,15 +23,21 @@ struct comparison_row {
     replay_result result;
     peaks needed;                ///< by the trace, had nothing been refused
     std::optional<peers> peer{}; ///< on a real GPU
+
+    [[nodiscard]] bool on_gpu() const noexcept { return device != "sim"; }
 };
 
 using comparison = std::vector<comparison_row>;
 
 /// Returns: the rows as an array of JSON objects, a line end behind it. Sizes in bytes, times in the unit
-/// that the key names. Peers are not part of it.
+/// that the key names. Peers are not part of it. A row measured on a GPU has the key `gpu`.
 std::string to_json(const comparison& rows);
 
-/// Returns: the rows as a table for people. Columns about peers are left out if no row knows any.
+/// Returns: the rows as a table for people. Columns about peers, about the cost model beside measured times and about
+/// verification are left out if no row knows any.
 std::string to_table(const comparison& rows);
+
+/// Returns: all rows' driver calls by kind and size, measured and modelled.
+std::string to_cost_table(const comparison& rows);
 
 } // namespace tenure::cli

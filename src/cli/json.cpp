@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include <chrono>
+
 namespace tenure::cli {
 
 namespace {
@@ -20,26 +22,67 @@ json to_object(const refusal& r) {
             {"used", r.used}};
 }
 
+json to_object(const verification& v) {
+    json wrong = json::array();
+    for (const mismatch& m : v.mismatches) {
+        wrong.push_back({{"block", m.block},
+                         {"bytes", m.bytes},
+                         {"address", m.address},
+                         {"first_bad", m.first_bad},
+                         {"bad_words", m.bad_words},
+                         {"side_stream", m.side_stream},
+                         {"owner", or_null(m.owner)}});
+    }
+    return {{"blocks", v.blocks},
+            {"checks", v.checks},
+            {"bytes", v.bytes},
+            {"seconds", v.seconds},
+            {"mismatches", std::move(wrong)},
+            {"more", v.more}};
+}
+
+/// What only a GPU knows.
+json gpu_object(const replay_result& r) {
+    const auto us = [](std::chrono::nanoseconds t) { return static_cast<double>(t.count()) / 1000; };
+    json calls = json::array();
+    for (const auto& [of, time] : r.times.rows()) {
+        const auto n = static_cast<double>(time.count);
+        calls.push_back({{"call", sim::to_string(of.kind)},
+                         {"bytes_up_to", of.bytes},
+                         {"growing", of.growing},
+                         {"count", time.count},
+                         {"median_ns", time.times.median_ns()},
+                         {"mean_ns", static_cast<double>(time.real.count()) / n},
+                         {"modelled_ns", static_cast<double>(time.modelled.count()) / n}});
+    }
+    return {{"modelled_us", us(r.times.total().modelled)},
+            {"calls", std::move(calls)},
+            {"verified", r.verified ? to_object(*r.verified) : json(nullptr)}};
+}
+
 json to_object(const comparison_row& row) {
     const replay_result& r = row.result;
     json calls = json::object();
     for (const auto& [name, count] : r.driver_calls) calls[name] = count;
-    return {{"trace", row.trace},
-            {"policy", row.policy},
-            {"device", row.device},
-            {"limit", or_null(row.limit)},
-            {"events", row.events},
-            {"requested_peak", r.requested_peak},
-            {"live_peak", r.live_peak},
-            {"reserved_peak", r.reserved_peak},
-            {"ratio", r.ratio()},
-            {"segments", r.segments},
-            {"driver_calls", std::move(calls)},
-            {"driver_us", r.driver_us},
-            {"ns_per_op", r.ns_per_op},
-            {"oom_count", r.oom_count},
-            {"first_oom", r.first_oom ? to_object(*r.first_oom) : json(nullptr)},
-            {"completed", r.completed()}};
+    json object{{"trace", row.trace},
+                {"policy", row.policy},
+                {"device", row.device},
+                {"limit", or_null(row.limit)},
+                {"events", row.events},
+                {"requested_peak", r.requested_peak},
+                {"live_peak", r.live_peak},
+                {"reserved_peak", r.reserved_peak},
+                {"ratio", r.ratio()},
+                {"segments", r.segments},
+                {"driver_calls", std::move(calls)},
+                {"driver_us", r.driver_us},
+                {"warm_share", r.warm_share ? json(*r.warm_share) : json(nullptr)},
+                {"ns_per_op", r.ns_per_op},
+                {"oom_count", r.oom_count},
+                {"first_oom", r.first_oom ? to_object(*r.first_oom) : json(nullptr)},
+                {"completed", r.completed()}};
+    if (row.on_gpu()) object["gpu"] = gpu_object(r);
+    return object;
 }
 
 } // namespace

@@ -54,20 +54,29 @@ named_policy parse_policy(std::string_view spec) {
     return result;
 }
 
-} // namespace
-
-const std::vector<policy_family>& families() {
-    static const std::vector<policy_family> all = [] {
+std::vector<policy_family>& known_families() {
+    static std::vector<policy_family> all = [] {
         std::vector<policy_family> list;
         list.push_back(best_fit_family());
         list.push_back(buddy_family());
         list.push_back(slab_family());
         list.push_back(caching_family());
         list.push_back(async_family());
+        list.push_back(remap_family());
         list.push_back(binned_family());
         return list;
     }();
     return all;
+}
+
+} // namespace
+
+const std::vector<policy_family>& families() {
+    return known_families();
+}
+
+void add_family(policy_family family) {
+    known_families().push_back(std::move(family));
 }
 
 std::vector<named_policy> parse_policies(std::string_view list) {

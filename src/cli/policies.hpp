@@ -51,6 +51,9 @@ struct policy_family {
 /// Returns: all that can be named, in the order in which `all` means them.
 const std::vector<policy_family>& families();
 
+/// Effects: one more can be named, for programs that compare a policy of their own. Requires: nothing has been parsed.
+void add_family(policy_family family);
+
 /// A policy under the name that the user gave it.
 struct named_policy {
     std::string spec;
@@ -69,6 +72,7 @@ policy_family buddy_family();
 policy_family slab_family();
 policy_family caching_family();
 policy_family async_family();
+policy_family remap_family();
 policy_family binned_family();
 
 } // namespace tenure::cli

@@ -1,7 +1,8 @@
 #pragma once
 
 /// \file
-/// `policy_of<Pool, Options>`: makes a pool's class template and a table of its options into a `policy`.
+/// `policy_of<Pool, Options>`: makes a pool's class template and a table of its options into a `policy`, for the
+/// simulated device and, in a build with CUDA, for a GPU.
 ///
 /// A trace is replayed through the bare pool, or through an arena around it where bytes are limited or the
 /// trace names arenas, so that a comparison without limits measures nothing but the policy.
@@ -9,15 +10,21 @@
 #include "policies.hpp"
 #include "replay.hpp"
 
+#if defined(TENURE_HAVE_CUDA)
+#include "gpu/gpu_replay.hpp"
+#endif
+
 #include <tenure/core/units.hpp>
 #include <tenure/tenancy/arena.hpp>
 
 #include <algorithm>
+#include <charconv>
 #include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -41,6 +48,19 @@ option_entry<Options> bytes_option(std::string name, std::size_t Options::*membe
 }
 
 template <class Options>
+option_entry<Options> count_option(std::string name, std::size_t Options::*member, const std::string& help) {
+    return {std::move(name), "N", help + " (" + std::to_string(Options{}.*member) + ")",
+            [member](Options& o, std::string_view text) {
+                std::size_t value = 0;
+                const char* const end = text.data() + text.size();
+                const auto [stop, error] = std::from_chars(text.data(), end, value);
+                if (error != std::errc{} || stop != end || text.empty())
+                    throw std::invalid_argument("\"" + std::string(text) + "\" is no whole number");
+                o.*member = value;
+            }};
+}
+
+template <class Options>
 option_entry<Options> switch_option(std::string name, bool Options::*member, const std::string& help) {
     return {std::move(name), "on|off", help + (Options{}.*member ? " (on)" : " (off)"),
             [member](Options& o, std::string_view text) {
@@ -59,31 +79,19 @@ class policy_of final : public policy {
         : name_(name), known_(&known), late_(late) {}
 
     [[nodiscard]] replay_result replay(const trace& t, const replay_options& how) const override {
-        if (how.limit == no_limit && !t.names_arenas && !t.sets_limits) {
-            using bare = Pool<sim::device>;
-            return cli::replay<bare>(
-                t,
-                [this](sim::device& device) {
-                    tenants<bare> pools;
-                    pools.push_back(std::make_unique<bare>(device, options_));
-                    return pools;
-                },
-                how, late_);
+        const bool limited = how.limit != no_limit || t.names_arenas || t.sets_limits;
+#if defined(TENURE_HAVE_CUDA)
+        if (how.gpu != nullptr) {
+            using bare = clocked<Pool<timed_gpu>>;
+            using tenant = clocked<arena<Pool, timed_gpu>>;
+            if (limited) return replay_on<tenant>(*how.gpu, t, tenants_of<tenant>(t, how), how, late_);
+            return replay_on<bare>(*how.gpu, t, one_pool<bare>(), how, late_);
         }
-        using limited = arena<Pool, sim::device>;
-        return cli::replay<limited>(
-            t,
-            [&](sim::device& device) {
-                tenants<limited> pools;
-                for (const std::string& name : t.arenas) {
-                    arena_options tenant;
-                    tenant.name = name.empty() ? t.name : name;
-                    tenant.max = how.limit;
-                    pools.push_back(std::make_unique<limited>(device, std::move(tenant), options_));
-                }
-                return pools;
-            },
-            how, late_);
+#endif
+        using bare = Pool<sim::device>;
+        using tenant = arena<Pool, sim::device>;
+        if (limited) return cli::replay<tenant>(t, tenants_of<tenant>(t, how), how, late_);
+        return cli::replay<bare>(t, one_pool<bare>(), how, late_);
     }
 
     void set(std::string_view option, std::string_view value) override {
@@ -112,6 +120,29 @@ class policy_of final : public policy {
     }
 
   private:
+    template <class Bare>
+    auto one_pool() const {
+        return [this](auto& device) {
+            tenants<Bare> pools;
+            pools.push_back(std::make_unique<Bare>(device, options_));
+            return pools;
+        };
+    }
+
+    template <class Tenant>
+    auto tenants_of(const trace& t, const replay_options& how) const {
+        return [this, &t, &how](auto& device) {
+            tenants<Tenant> pools;
+            for (const std::string& name : t.arenas) {
+                arena_options tenant;
+                tenant.name = name.empty() ? t.name : name;
+                tenant.max = how.limit;
+                pools.push_back(std::make_unique<Tenant>(device, std::move(tenant), options_));
+            }
+            return pools;
+        };
+    }
+
     const char* name_;
     const table* known_;
     late_free late_;

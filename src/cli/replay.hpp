@@ -6,6 +6,8 @@
 ///     trace ---> play ---> tenants (one resource an arena of the trace) ---> sim::device
 ///                  \---> watcher: peaks, refusals, no two blocks overlap
 ///
+/// `play` and `unwind` know of no device: `gpu/gpu_replay.hpp` carries the same program out on a GPU.
+///
 /// How a block ends. Where its completion lies behind other events, some stream still uses it after its free,
 /// and the trace says when that is over, not which stream it was. So a stream of the replay's own (a *hold*)
 /// uses the block from before the free until the completion: the policy sees a real pending use
@@ -43,6 +45,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace tenure::cli {
@@ -59,24 +62,26 @@ enum class late_free : std::uint8_t {
 
 /// The program while it runs: where its blocks are, and what holds them.
 struct play_state {
+    using identity = std::uint32_t; ///< of a stream
+
     struct place {
         void* pointer = nullptr;         ///< null: not handed out (yet, or any more)
         stream_handle held_by = nullptr; ///< null: not freed yet
-        sim_world::identity born_on = 0;
-        sim_world::identity freed_on = 0;
+        identity born_on = 0;
+        identity freed_on = 0;
     };
-    std::vector<place> blocks;                                                   ///< by id
-    std::unordered_map<std::uint32_t, std::vector<sim_world::identity>> used_on; ///< by id, until the free
-    std::uint64_t calls = 0; ///< allocate and deallocate calls made
+    std::vector<place> blocks;                                        ///< by id
+    std::unordered_map<std::uint32_t, std::vector<identity>> used_on; ///< by id, until the free
+    std::uint64_t calls = 0;                                          ///< allocate and deallocate calls made
 };
 
 /// Effects: carries all events out.
-template <resource R, class Watch>
-void play(const trace& t, const tenants<R>& pools, sim_world& world, Watch& watch, late_free late,
+template <resource R, class World, class Watch>
+void play(const trace& t, const tenants<R>& pools, World& world, Watch& watch, late_free late,
           play_state& state) {
     const auto give_back = [&](const event& e, void* p, stream_handle s) {
         R& pool = *pools[e.arena];
-        watch.freed(p, s);
+        watch.freed(e.id, p, s);
         ++state.calls;
         if constexpr (Watch::watches) {
             const deallocate_result done = pool.try_deallocate(s, p, e.bytes, default_alignment);
@@ -90,7 +95,7 @@ void play(const trace& t, const tenants<R>& pools, sim_world& world, Watch& watc
         if (state.used_on.empty()) return;
         const auto uses = state.used_on.find(id);
         if (uses == state.used_on.end()) return;
-        for (const sim_world::identity s : uses->second) world.unneeded(s);
+        for (const play_state::identity s : uses->second) world.unneeded(s);
         state.used_on.erase(uses);
     };
 
@@ -98,6 +103,7 @@ void play(const trace& t, const tenants<R>& pools, sim_world& world, Watch& watc
     const bool needs_clock = Watch::watches || t.has_work;
     for (std::size_t i = 0; i < t.events.size(); ++i) {
         const event& e = t.events[i];
+        if (i == t.events.size() / 2) watch.half_way();
         if (needs_clock) world.advance_to(e.t_us);
         switch (e.kind) {
         case op::allocate: {
@@ -109,7 +115,7 @@ void play(const trace& t, const tenants<R>& pools, sim_world& world, Watch& watc
                 break;
             }
             state.blocks[e.id] = {*got, nullptr, world.identity_of(e.stream), 0};
-            watch.allocated(*got, e.bytes, s);
+            watch.allocated(e.id, *got, e.bytes, s);
             break;
         }
         case op::free: {
@@ -117,14 +123,15 @@ void play(const trace& t, const tenants<R>& pools, sim_world& world, Watch& watc
             void* const p = b.pointer;
             if (p == nullptr) break; // refused, or of no bytes
             // Who frees on another stream than the block's own has ordered the two.
-            if (b.born_on != world.identity_of(e.stream)) world.order(b.born_on, e.stream);
+            if (b.born_on != world.identity_of(e.stream)) world.order(b.born_on, world.stream(e.stream));
             if (!t.blocks[e.id].outlives_free) {
                 watch.ended(p, e.bytes);
                 b = {};
             } else if (late == late_free::held) {
                 b.held_by = world.hold();
                 pools[e.arena]->record_use(p, b.held_by);
-                watch.used(p, b.held_by);
+                if constexpr (Watch::looks) world.order(b.born_on, b.held_by);
+                watch.used(e.id, p, b.held_by);
             } else {
                 b.freed_on = world.identity_of(e.stream);
                 world.needed(b.freed_on);
@@ -153,7 +160,9 @@ void play(const trace& t, const tenants<R>& pools, sim_world& world, Watch& watc
             if (p == nullptr) break;
             const stream_handle s = world.stream(e.stream);
             pools[e.arena]->record_use(p, s);
-            watch.used(p, s);
+            // What has no content needs no order to be used.
+            if constexpr (Watch::looks) world.order(state.blocks[e.id].born_on, s);
+            watch.used(e.id, p, s);
             state.used_on[e.id].push_back(world.identity_of(e.stream));
             world.needed(world.identity_of(e.stream));
             break;
@@ -172,12 +181,20 @@ void play(const trace& t, const tenants<R>& pools, sim_world& world, Watch& watc
 }
 
 /// Effects: lets go of all holds and frees all blocks that are left.
-template <resource R, class Watch>
-void unwind(const trace& t, const tenants<R>& pools, sim_world& world, Watch& watch, play_state& state) {
+template <resource R, class World, class Watch>
+void unwind(const trace& t, const tenants<R>& pools, World& world, Watch& watch, play_state& state) {
     for (play_state::place& b : state.blocks) {
         if (b.held_by == nullptr) continue;
         world.let_go(b.held_by);
         b = {}; // the program's free was made
+    }
+    if constexpr (Watch::looks) {
+        for (std::uint32_t id = 0; id < state.blocks.size(); ++id) {
+            const play_state::place& b = state.blocks[id];
+            if (b.pointer == nullptr) continue;
+            if (b.born_on != 0) world.order(b.born_on, default_stream);
+            watch.used(id, b.pointer, default_stream);
+        }
     }
     world.settle();
     for (const event& e : t.events) {
@@ -189,14 +206,24 @@ void unwind(const trace& t, const tenants<R>& pools, sim_world& world, Watch& wa
     }
 }
 
+/// Returns: 0 for no values.
+inline double median(std::vector<double> values) {
+    if (values.empty()) return 0;
+    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+    std::nth_element(values.begin(), middle, values.end());
+    return *middle;
+}
+
 /// Returns: all that the watched pass measures. Throws: `replay_error`.
 template <resource R, class Make>
 replay_result replay_watched(const trace& t, const Make& make, const replay_options& options,
                              late_free late) {
     replay_result r;
     sim::device device({.capacity = options.capacity});
-    sim_world world(device, t.streams);
-    watcher watch(device);
+    sim_machine machine(device);
+    sim_world world(machine, t.streams);
+    std::chrono::nanoseconds first_half{0};
+    watcher watch(device, [&] { first_half = machine.allocator_time(); });
     {
         const tenants<R> pools = make(device);
         play_state state;
@@ -204,11 +231,15 @@ replay_result replay_watched(const trace& t, const Make& make, const replay_opti
 
         watch.report(r);
         r.reserved_peak = device.reserved_peak();
-        const auto counts = world.allocator_calls();
+        const auto counts = machine.allocator_calls();
         for (std::size_t i = 0; i < counts.size(); ++i) {
             if (counts[i] != 0) r.driver_calls.emplace_back(to_string(static_cast<sim::call>(i)), counts[i]);
         }
-        r.driver_us = std::chrono::duration<double, std::micro>(world.allocator_time()).count();
+        r.driver_us = std::chrono::duration<double, std::micro>(machine.allocator_time()).count();
+        const double warm_us =
+            std::chrono::duration<double, std::micro>(machine.allocator_time() - first_half).count();
+        const double took_us = static_cast<double>(t.events.back().t_us - t.events[t.events.size() / 2].t_us);
+        if (took_us > 0) r.warm_share = warm_us / took_us;
         for (const auto& pool : pools) {
             r.segments += pool->usage().segments.peak;
             if (!pool->validate()) throw replay_error("the policy's own invariants do not hold");
@@ -230,7 +261,8 @@ replay_result replay_watched(const trace& t, const Make& make, const replay_opti
 template <resource R, class Make>
 double replay_timed(const trace& t, const Make& make, const replay_options& options, late_free late) {
     sim::device device({.capacity = options.capacity, .cost = sim::costs::zero(), .check_overlap = false});
-    sim_world world(device, t.streams);
+    sim_machine machine(device);
+    sim_world world(machine, t.streams);
     const tenants<R> pools = make(device);
     unwatched nobody;
     play_state state;
@@ -250,11 +282,7 @@ replay_result replay(const trace& t, const Make& make, const replay_options& opt
     std::vector<double> times;
     for (unsigned pass = 0; pass < options.repeat; ++pass)
         times.push_back(replay_timed<R>(t, make, options, late));
-    if (!times.empty()) {
-        const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-        std::nth_element(times.begin(), middle, times.end());
-        r.ns_per_op = *middle;
-    }
+    r.ns_per_op = median(std::move(times));
     return r;
 }
 

@@ -4,6 +4,9 @@
 /// `replay_result`: what one replay of one trace through one policy measured. Plain values;
 /// thread-compatible.
 
+#include "call_times.hpp"
+#include "verification.hpp"
+
 #include <tenure/core/error.hpp>
 
 #include <cstddef>
@@ -15,7 +18,11 @@
 
 namespace tenure::cli {
 
+class gpu_device;
+
 struct replay_options {
+    gpu_device* gpu = nullptr;                     ///< null: the simulated device
+    bool verify = false;                           ///< on a GPU: every block has a content that is checked
     std::size_t capacity = std::size_t{141} << 30; ///< bytes of the simulated device: an H200
     std::size_t limit = no_limit;                  ///< bytes each arena may hold
     unsigned repeat = 3;                           ///< timed passes
@@ -44,8 +51,13 @@ struct replay_result {
     std::uint64_t segments = 0; ///< highest number of ranges held from the device; of several arenas, the sum
     std::vector<std::pair<std::string, std::uint64_t>>
         driver_calls;     ///< by the allocator; kinds with at least one
-    double driver_us = 0; ///< modelled time in those calls
+    double driver_us = 0; ///< time in those calls: modelled on the simulated device, measured on a GPU
+    std::optional<double>
+        warm_share;       ///< driver time in the second half of the events, as a part of the program's time
+                          ///< there; only modelled, and only where the trace has times
     double ns_per_op = 0; ///< host time of one allocate or deallocate call: median over the timed passes
+    call_times times;     ///< on a GPU: those calls, measured and modelled
+    std::optional<verification> verified; ///< on a GPU, if asked for
     std::uint64_t oom_count = 0;
     std::optional<refusal> first_oom;
 

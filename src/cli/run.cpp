@@ -49,13 +49,16 @@ void add_compare(CLI::App& app, compare_options& options) {
         ->type_name("N")
         ->check(CLI::Range(1u, 10000u))
         ->capture_default_str();
+    app.add_flag("--verify", options.verify,
+                 "On a GPU: one more pass in which every block is filled, and checked before its free");
+    app.add_flag("--costs", options.costs, "On a GPU: a table of driver calls, measured and modelled");
     app.add_option("--json", options.json, "Write the results as JSON; with - to stdout, and no table")
         ->type_name("FILE");
     app.add_flag("--quiet", options.quiet, "No table and no progress bar");
     app.footer(
         "Policies and their options:\n" + policies_help() +
         "\nExit status: 0 every replay ran to its end without a refused allocation, 3 some were refused, "
-        "2 bad usage or input.");
+        "2 bad usage or input, 1 a policy broke a promise or --verify found a block overwritten.");
 }
 
 int fail(exit_code code, const char* message) {

@@ -37,7 +37,15 @@ struct column {
     std::string (*cell)(const comparison_row&);
 };
 
-std::vector<column> columns(bool with_peers) {
+/// "64471 blocks", or how many were wrong.
+std::string verdict(const std::optional<verification>& v) {
+    if (!v) return "-";
+    if (v->good()) return std::to_string(v->blocks) + " blocks";
+    return std::to_string(v->mismatches.size()) + (v->more ? "+" : "") + " WRONG";
+}
+
+std::vector<column> columns(const comparison& rows, bool with_peers) {
+    const auto any = [&rows](auto&& of) { return std::any_of(rows.begin(), rows.end(), of); };
     std::vector<column> all{
         {"trace", true, [](const comparison_row& r) { return r.trace; }},
         {"policy", true, [](const comparison_row& r) { return r.policy; }},
@@ -56,9 +64,23 @@ std::vector<column> columns(bool with_peers) {
                                  [](std::uint64_t sum, const auto& c) { return sum + c.second; }));
          }},
         {"driver ms", false, [](const comparison_row& r) { return milliseconds(r.result.driver_us); }},
-        {"ns/call", false, [](const comparison_row& r) { return decimals(r.result.ns_per_op, 0); }},
-        {"refused", false, [](const comparison_row& r) { return std::to_string(r.result.oom_count); }},
+        {"warm", false,
+         [](const comparison_row& r) {
+             return r.result.warm_share ? decimals(*r.result.warm_share * 100, 2) + "%" : std::string("-");
+         }},
     };
+    if (any([](const comparison_row& r) { return r.on_gpu(); }))
+        all.push_back({"modelled ms", false, [](const comparison_row& r) {
+                           return milliseconds(static_cast<double>(r.result.times.total().modelled.count()) /
+                                               1000);
+                       }});
+    all.push_back(
+        {"ns/call", false, [](const comparison_row& r) { return decimals(r.result.ns_per_op, 0); }});
+    all.push_back(
+        {"refused", false, [](const comparison_row& r) { return std::to_string(r.result.oom_count); }});
+    if (any([](const comparison_row& r) { return r.result.verified.has_value(); }))
+        all.push_back(
+            {"verified", false, [](const comparison_row& r) { return verdict(r.result.verified); }});
     if (!with_peers) return all;
     all.push_back({"| torch native", false, [](const comparison_row& r) {
                        return r.peer ? against(r.peer->native, r.needed.live) : std::string("-");
@@ -83,41 +105,80 @@ void finish(std::string& text, std::string line) {
     text += line + "\n";
 }
 
+struct head {
+    std::string text;
+    bool left;
+};
+
+/// Returns: the lines below their heads, columns aligned. `gap(i)`: whether a blank line stands before line i.
+template <class Gap>
+std::string render(const std::vector<head>& heads, const std::vector<std::vector<std::string>>& lines,
+                   Gap gap) {
+    std::vector<std::size_t> widths;
+    for (std::size_t i = 0; i < heads.size(); ++i) {
+        widths.push_back(heads[i].text.size());
+        for (const std::vector<std::string>& line : lines) widths[i] = std::max(widths[i], line[i].size());
+    }
+    std::string text;
+    std::string line;
+    for (std::size_t i = 0; i < heads.size(); ++i) append(line, heads[i].text, widths[i], heads[i].left);
+    finish(text, std::move(line));
+    for (std::size_t r = 0; r < lines.size(); ++r) {
+        if (gap(r)) text += "\n";
+        line.clear();
+        for (std::size_t i = 0; i < heads.size(); ++i) append(line, lines[r][i], widths[i], heads[i].left);
+        finish(text, std::move(line));
+    }
+    return text;
+}
+
 } // namespace
 
 std::string to_table(const comparison& rows) {
     const bool with_peers =
         std::any_of(rows.begin(), rows.end(), [](const comparison_row& r) { return r.peer.has_value(); });
-    const std::vector<column> shown = columns(with_peers);
-
+    const std::vector<column> shown = columns(rows, with_peers);
+    std::vector<head> heads;
+    for (const column& c : shown) heads.push_back({c.head, c.left});
     std::vector<std::vector<std::string>> cells;
-    std::vector<std::size_t> widths;
-    for (const column& c : shown) widths.push_back(c.head.size());
     for (const comparison_row& row : rows) {
         std::vector<std::string>& line = cells.emplace_back();
-        for (std::size_t i = 0; i < shown.size(); ++i) {
-            line.push_back(shown[i].cell(row));
-            widths[i] = std::max(widths[i], line.back().size());
-        }
+        for (const column& c : shown) line.push_back(c.cell(row));
     }
-
-    std::string text;
-    std::string line;
-    for (std::size_t i = 0; i < shown.size(); ++i) append(line, shown[i].head, widths[i], shown[i].left);
-    finish(text, std::move(line));
-    for (std::size_t r = 0; r < cells.size(); ++r) {
-        // A little air between traces lets the eye compare policies.
-        if (r != 0 && rows[r].trace != rows[r - 1].trace) text += "\n";
-        line.clear();
-        for (std::size_t i = 0; i < shown.size(); ++i) append(line, cells[r][i], widths[i], shown[i].left);
-        finish(text, std::move(line));
-    }
+    // A little air between traces lets the eye compare policies.
+    std::string text =
+        render(heads, cells, [&](std::size_t r) { return r != 0 && rows[r].trace != rows[r - 1].trace; });
     if (with_peers) {
         text += "\nThe columns behind the bar: what PyTorch's allocators reserved for the same programs on "
                 "an H200, and "
                 "its ratio to the\nlive peak.\n";
     }
     return text;
+}
+
+std::string to_cost_table(const comparison& rows) {
+    call_times all;
+    for (const comparison_row& row : rows) all.add(row.result.times);
+    const auto us = [](double ns) { return decimals(ns / 1000, 2); };
+    std::vector<std::vector<std::string>> lines;
+    std::vector<sim::call> kinds;
+    for (const auto& [of, time] : all.rows()) {
+        const double modelled = static_cast<double>(time.modelled.count()) / static_cast<double>(time.count);
+        const double median = time.times.median_ns();
+        lines.push_back({std::string(sim::to_string(of.kind)) + (of.growing ? " (growing)" : ""),
+                         of.bytes == 0 ? "-" : format_bytes(of.bytes), std::to_string(time.count), us(median),
+                         us(modelled), modelled > 0 ? decimals(median / modelled, 2) : "-",
+                         milliseconds(static_cast<double>(time.real.count()) / 1000)});
+        kinds.push_back(of.kind);
+    }
+    return render({{"driver call", true},
+                   {"bytes up to", false},
+                   {"count", false},
+                   {"median us", false},
+                   {"modelled us", false},
+                   {"median/modelled", false},
+                   {"total ms", false}},
+                  lines, [&](std::size_t r) { return r != 0 && kinds[r] != kinds[r - 1]; });
 }
 
 } // namespace tenure::cli

@@ -6,11 +6,15 @@
 /// | hook | when |
 /// |---|---|
 /// | `refused(index, failure)` | event `index` got no memory |
-/// | `allocated(p, bytes, s)` | p was handed out on stream s |
-/// | `used(p, s)` | stream s uses p, too |
-/// | `freed(p, s)` | the policy is about to get p back; the last use of p is ordered before the end of s |
+/// | `allocated(id, p, bytes, s)` | p was handed out on stream s for the block `id` of the trace |
+/// | `used(id, p, s)` | stream s uses p, too |
+/// | `freed(id, p, s)` | the policy is about to get p back; the last use of p is ordered before the end of s |
 /// | `freed_sync(p)` | the same, from a host that has waited for all work |
+/// | `half_way()` | half of the events are carried out |
 /// | `ended(p, bytes)` | p may be handed out again from now on; its free may have been long before |
+///
+/// `watches`: frees are to be checked. `looks`: it reads and writes the blocks, so a use on another stream is to be
+/// ordered behind the block's own stream, and blocks that are left at the end are used once more.
 ///
 /// Thread-compatible.
 
@@ -24,62 +28,48 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <optional>
+#include <utility>
 
 namespace tenure::cli {
 
 /// For timing.
 struct unwatched {
     static constexpr bool watches = false;
+    static constexpr bool looks = false;
     void refused(std::size_t, const allocation_failure&) noexcept {}
-    void allocated(const void*, std::uint64_t, stream_handle) noexcept {}
-    void used(const void*, stream_handle) noexcept {}
-    void freed(const void*, stream_handle) noexcept {}
+    void allocated(std::uint32_t, void*, std::uint64_t, stream_handle) noexcept {}
+    void used(std::uint32_t, const void*, stream_handle) noexcept {}
+    void freed(std::uint32_t, const void*, stream_handle) noexcept {}
     void freed_sync(const void*) noexcept {}
     void ended(const void*, std::uint64_t) noexcept {}
+    void half_way() noexcept {}
 };
 
-/// Measures a replay and proves that it was sound.
-///
-/// Two proofs that know nothing of each other: the device's happens-before check on physical bytes, and here
-/// a map of the addresses of all blocks that have not ended, in which no two may overlap. A block found
-/// handed out between its free and its completion is a `replay_error`.
-class watcher {
+/// Counts what a replay asks for and is refused.
+class tally {
   public:
     static constexpr bool watches = true;
-
-    explicit watcher(sim::device& device) noexcept : device_(&device) {}
+    static constexpr bool looks = false;
 
     void refused(std::size_t index, const allocation_failure& failure) {
         if (refusals_++ == 0) first_ = refusal::of(index, failure);
     }
-
-    void allocated(const void* p, std::uint64_t bytes, stream_handle s) {
+    void allocated(std::uint32_t, void* p, std::uint64_t bytes, stream_handle) noexcept {
         if (p == nullptr) return;
-        const std::uint64_t begin = to_address(p);
-        const auto next = blocks_.lower_bound(begin);
-        if (next != blocks_.end() && next->first < begin + bytes)
-            clash(begin, bytes, next->first, next->second);
-        if (next != blocks_.begin()) {
-            const auto before = std::prev(next);
-            if (before->first + before->second > begin) clash(begin, bytes, before->first, before->second);
-        }
-        blocks_.emplace_hint(next, begin, bytes);
         requested_ += bytes;
         live_ += round_up(bytes, granule);
         requested_peak_ = std::max(requested_peak_, requested_);
         live_peak_ = std::max(live_peak_, live_);
-        device_->block_allocated(p, bytes, s);
     }
-
-    void used(const void* p, stream_handle s) { device_->block_used(p, s); }
-    void freed(const void* p, stream_handle s) { device_->block_freed(p, s); }
-    void freed_sync(const void* p) { device_->block_freed_sync(p); }
-
-    void ended(const void* p, std::uint64_t bytes) {
-        blocks_.erase(to_address(p));
+    void used(std::uint32_t, const void*, stream_handle) noexcept {}
+    void freed(std::uint32_t, const void*, stream_handle) noexcept {}
+    void freed_sync(const void*) noexcept {}
+    void half_way() noexcept {}
+    void ended(const void*, std::uint64_t bytes) noexcept {
         requested_ -= bytes;
         live_ -= round_up(bytes, granule);
     }
@@ -95,6 +85,52 @@ class watcher {
   private:
     static constexpr std::uint64_t granule = 512;
 
+    std::uint64_t requested_ = 0;
+    std::uint64_t live_ = 0;
+    std::uint64_t requested_peak_ = 0;
+    std::uint64_t live_peak_ = 0;
+    std::uint64_t refusals_ = 0;
+    std::optional<refusal> first_;
+};
+
+/// Measures a replay and proves that it was sound.
+///
+/// Two proofs that know nothing of each other: the device's happens-before check on physical bytes, and here
+/// a map of the addresses of all blocks that have not ended, in which no two may overlap. A block found
+/// handed out between its free and its completion is a `replay_error`.
+class watcher : public tally {
+  public:
+    /// `at_half_way`: called once.
+    watcher(sim::device& device, std::function<void()> at_half_way)
+        : device_(&device), at_half_way_(std::move(at_half_way)) {}
+
+    void half_way() { at_half_way_(); }
+
+    void allocated(std::uint32_t id, void* p, std::uint64_t bytes, stream_handle s) {
+        if (p == nullptr) return;
+        const std::uint64_t begin = to_address(p);
+        const auto next = blocks_.lower_bound(begin);
+        if (next != blocks_.end() && next->first < begin + bytes)
+            clash(begin, bytes, next->first, next->second);
+        if (next != blocks_.begin()) {
+            const auto before = std::prev(next);
+            if (before->first + before->second > begin) clash(begin, bytes, before->first, before->second);
+        }
+        blocks_.emplace_hint(next, begin, bytes);
+        tally::allocated(id, p, bytes, s);
+        device_->block_allocated(p, bytes, s);
+    }
+
+    void used(std::uint32_t, const void* p, stream_handle s) { device_->block_used(p, s); }
+    void freed(std::uint32_t, const void* p, stream_handle s) { device_->block_freed(p, s); }
+    void freed_sync(const void* p) { device_->block_freed_sync(p); }
+
+    void ended(const void* p, std::uint64_t bytes) {
+        blocks_.erase(to_address(p));
+        tally::ended(p, bytes);
+    }
+
+  private:
     [[noreturn]] static void clash(std::uint64_t a, std::uint64_t a_bytes, std::uint64_t b,
                                    std::uint64_t b_bytes) {
         char text[160];
@@ -107,13 +143,8 @@ class watcher {
     }
 
     sim::device* device_;
+    std::function<void()> at_half_way_;
     std::map<std::uint64_t, std::uint64_t> blocks_; ///< address -> bytes, from allocation to end
-    std::uint64_t requested_ = 0;
-    std::uint64_t live_ = 0;
-    std::uint64_t requested_peak_ = 0;
-    std::uint64_t live_peak_ = 0;
-    std::uint64_t refusals_ = 0;
-    std::optional<refusal> first_;
 };
 
 } // namespace tenure::cli

@@ -84,6 +84,83 @@ TEST_CASE("the table compares with peers, known or not", "[cli][table]") {
     CHECK(count(text, " -") == 4);
 }
 
+namespace {
+
+comparison_row gpu_row() {
+    using std::chrono::microseconds;
+    comparison_row r = row("a", "slab");
+    r.device = "cuda:1";
+    r.result.times.add({tenure::sim::call::allocate, std::uint64_t{2} << 20, false}, microseconds{30},
+                       microseconds{36});
+    r.result.times.add({tenure::sim::call::allocate, std::uint64_t{2} << 20, false}, microseconds{30},
+                       microseconds{36});
+    r.result.times.add({tenure::sim::call::record, 0, false}, microseconds{1}, microseconds{0});
+    return r;
+}
+
+mismatch overwritten() {
+    mismatch m;
+    m.block = 5;
+    m.bytes = 4000;
+    m.address = 0x7000;
+    m.first_bad = 16;
+    m.bad_words = 3;
+    m.owner = 17;
+    return m;
+}
+
+} // namespace
+
+TEST_CASE("a row of a GPU shows its times beside the model's", "[cli][json][table]") {
+    comparison rows{gpu_row(), gpu_row()};
+    rows[1].result.verified = verification{};
+    rows[1].result.verified->blocks = 7;
+    auto all = nlohmann::json::parse(to_json(rows));
+    CHECK(all[0]["gpu"]["modelled_us"] == 72.0);
+    CHECK(all[0]["gpu"]["verified"].is_null());
+    REQUIRE(all[0]["gpu"]["calls"].size() == 2);
+    CHECK(all[0]["gpu"]["calls"][0]["call"] == "allocate");
+    CHECK(all[0]["gpu"]["calls"][0]["bytes_up_to"] == 2 << 20);
+    CHECK(all[0]["gpu"]["calls"][0]["count"] == 2);
+    CHECK(all[0]["gpu"]["calls"][0]["mean_ns"] == 30000.0);
+    CHECK(all[0]["gpu"]["calls"][0]["modelled_ns"] == 36000.0);
+    CHECK(all[1]["gpu"]["verified"]["blocks"] == 7);
+    CHECK(all[1]["gpu"]["verified"]["mismatches"].empty());
+    CHECK_FALSE(nlohmann::json::parse(to_json({row("a", "slab")}))[0].contains("gpu"));
+
+    CHECK(count(to_table(rows), "7 blocks") == 1);
+    CHECK(count(to_table(rows), "modelled ms") == 1);
+    CHECK(count(to_table({row("a", "slab")}), "modelled ms") == 0);
+    CHECK(count(to_table({row("a", "slab")}), "verified") == 0);
+    rows[1].result.verified->mismatches.push_back(overwritten());
+    CHECK(count(to_table(rows), "1 WRONG") == 1);
+    all = nlohmann::json::parse(to_json(rows));
+    CHECK(all[1]["gpu"]["verified"]["mismatches"][0]["owner"] == 17);
+
+    const std::string costs = to_cost_table(rows);
+    INFO(costs);
+    CHECK(count(costs, "2 MiB") == 1);
+    CHECK(count(costs, "     4  ") == 1); // both rows together
+    CHECK(count(costs, "36.00") == 1);
+    CHECK(count(costs, "record") == 1);
+}
+
+TEST_CASE("a mismatch is told in one line", "[cli][verify]") {
+    mismatch m = overwritten();
+    CHECK(m.text() ==
+          "block 5 (3.90 KiB at 0x7000) at its free: 3 words of 16 bytes differ, the first at byte 16; "
+          "there lies the content of block 17");
+    m.owner.reset();
+    m.side_stream = true;
+    CHECK(m.text() ==
+          "block 5 (3.90 KiB at 0x7000) as another stream used it: 3 words of 16 bytes differ, the first at "
+          "byte 16");
+    verification v;
+    CHECK(v.good());
+    v.more = true;
+    CHECK_FALSE(v.good());
+}
+
 TEST_CASE("peers are found beside the trace", "[cli][peers]") {
     const scratch_file file("workload,steps,native_reserved,expandable_reserved,mallocasync_reserved\n"
                             "one,3,10,20,30\n"

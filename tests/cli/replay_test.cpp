@@ -7,7 +7,9 @@
 
 #include <tenure/policy/best_fit_pool.hpp>
 
+#include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -56,6 +58,29 @@ struct hasty : sound {
     deallocate_result try_deallocate(stream_handle, void* p, std::size_t n, std::size_t a) noexcept {
         return sound::try_deallocate(default_stream, p, n, a);
     }
+};
+
+/// A watch that looks into the blocks: what it is told, and when, is what a GPU's verifier builds on.
+struct looking : watcher {
+    static constexpr bool looks = true;
+    using watcher::watcher;
+
+    void allocated(std::uint32_t id, void* p, std::uint64_t bytes, stream_handle s) {
+        watcher::allocated(id, p, bytes, s);
+        if (p != nullptr) lives[id] = p;
+    }
+    void used(std::uint32_t id, const void* p, stream_handle s) {
+        CHECK(lives.at(id) == p);
+        ++uses[id];
+        watcher::used(id, p, s);
+    }
+    void freed(std::uint32_t id, const void* p, stream_handle s) {
+        CHECK(lives.at(id) == p);
+        lives.erase(id);
+        watcher::freed(id, p, s);
+    }
+    std::map<std::uint32_t, const void*> lives;
+    std::map<std::uint32_t, int> uses;
 };
 
 template <class R>
@@ -117,6 +142,39 @@ TEST_CASE("a free on another stream is the program's to order", "[cli][replay]")
           "");
     CHECK(complaint<sound>(
               program("0,a,1,4000,1\n0,k,,50,1\n1,d,,,1\n2,a,2,4000,1\n3,f,1,4000,2\n4,a,3,4000,2\n")) == "");
+}
+
+TEST_CASE("who looks into blocks is told of every use, and of what is left", "[cli][replay]") {
+    const trace t = program("0,a,1,4000,0\n" // used by a stream, freed by another
+                            "1,u,1,,1\n"
+                            "2,f,1,4000,2\n"
+                            "2,a,2,4000,0\n" // completed later
+                            "3,f,2,4000,0\n"
+                            "4,a,3,4000,3\n" // left, on a stream that is gone
+                            "5,c,2,4000,0\n"
+                            "6,d,,,3\n"
+                            "7,a,4,4000,0\n"); // left
+    for (const late_free late : {late_free::held, late_free::at_completion}) {
+        sim::device device;
+        sim_machine machine(device);
+        sim_world world(machine, t.streams);
+        looking watch(device);
+        {
+            tenants<sound> pools;
+            pools.push_back(std::make_unique<sound>(device));
+            play_state state;
+            play<sound>(t, pools, world, watch, late, state);
+            CHECK(watch.lives.size() == 2);
+            unwind<sound>(t, pools, world, watch, state);
+        }
+        world.clear();
+        CHECK(device.violations().empty());
+        CHECK(device.live_events() == 0);
+        const bool held = late == late_free::held;
+        std::map<std::uint32_t, int> uses{{0, 1}, {2, 1}, {3, 1}};
+        if (held) uses[1] = 1;
+        CHECK(watch.uses == uses);
+    }
 }
 
 TEST_CASE("blocks may be freed at their completion instead", "[cli][replay]") {

@@ -6,6 +6,7 @@ Runs under unittest or pytest.
 
 import gzip
 import json
+import math
 import os
 import pathlib
 import pty
@@ -20,11 +21,11 @@ HEADER = "t_us,op,id,bytes,stream\n"
 RMM_HEADER = "Thread,Time,Action,Pointer,Size,Stream\n"
 MIB = 1 << 20
 BIG = 512 * MIB  # more than any policy buys at a time
-POLICIES = ["best_fit", "buddy", "slab", "caching", "async", "binned"]
+POLICIES = ["best_fit", "buddy", "slab", "caching", "async", "remap", "binned"]
 KEYS = {
     "trace": str, "policy": str, "device": str, "limit": (int, type(None)), "events": int, "requested_peak": int,
     "live_peak": int, "reserved_peak": int, "ratio": (int, float), "segments": int, "driver_calls": dict,
-    "driver_us": (int, float), "ns_per_op": (int, float), "oom_count": int, "first_oom": (dict, type(None)),
+    "driver_us": (int, float), "warm_share": (float, int, type(None)), "ns_per_op": (int, float), "oom_count": int, "first_oom": (dict, type(None)),
     "completed": bool,
 }
 
@@ -214,7 +215,12 @@ class Arguments(CompareTest):
         self.assertIn("GiB", self.usage("compare", path, "--limit", "8GB"))
         self.assertIn("invalid size", self.usage("compare", path, "--capacity", "-1"))
         self.assertIn("known: sim", self.usage("compare", path, "--device", "tpu"))
-        self.assertIn("CUDA", self.usage("compare", path, "--device", "cuda:0"))
+        for wrong in ("cuda:", "cuda:x", "cuda:-1", "cuda:0x", "cudax"):
+            self.assertIn("known: sim cuda cuda:N", self.usage("compare", path, "--device", wrong))
+        # No machine has as many; and some programs are built without CUDA, some machines have no driver.
+        self.assertRegex(self.usage("compare", path, "--device", "cuda:4096"), "CUDA")
+        self.assertIn("--device cuda", self.usage("compare", path, "--verify"))
+        self.assertIn("--device cuda", self.usage("compare", path, "--costs"))
 
     def test_unknown_policy_lists_the_known(self):
         message = self.usage("compare", self.write(GOOD), "--policy", "best_fit,worst_fit")
@@ -488,6 +494,25 @@ class Shipped(CompareTest):
                 self.assertGreaterEqual(row["reserved_peak"], row["live_peak"])
                 if limit:
                     self.assertLessEqual(row["reserved_peak"], 2000000001)
+
+
+class RemapGoalsTest(CompareTest):
+    """What remap promises on the recorded programs. The simulated device is deterministic, so are these figures."""
+
+    def test_ratio_stays_near_one_and_a_tight_limit_refuses_nothing(self):
+        ratios = []
+        for trace in sorted(TRACES.glob("*.csv.gz")):
+            with self.subTest(trace=trace.name):
+                row, = self.compare(trace, "--policy", "remap")
+                ratios.append(row["ratio"])
+                self.assertLessEqual(row["ratio"], 1.05)
+                self.assertLessEqual(row["warm_share"], 0.006)
+                limit = int(row["live_peak"] * 1.05)
+                tight, = self.compare(trace, "--policy", "remap", "--limit", limit)
+                self.assertEqual(tight["oom_count"], 0)
+                self.assertLessEqual(tight["reserved_peak"], limit)
+        self.assertEqual(len(ratios), 7)
+        self.assertLessEqual(math.prod(ratios) ** (1 / len(ratios)), 1.02)
 
 
 if __name__ == "__main__":

@@ -98,6 +98,32 @@ POLICY_TEST_CASE("an allocation on a capturing stream is the graph's own, or ref
     w.finish();
 }
 
+POLICY_TEST_CASE("what a graph writes stays its own between launches", "[contract][capture]") {
+    policy_world w(subject);
+    const stream_handle captured = w.stream();
+    const stream_handle other = w.stream();
+    const std::uint64_t capture = w.device.begin_capture(captured);
+    const allocate_result r = w.pool().try_allocate(captured, 3_MiB);
+    REQUIRE(r.has_value() == !w.traits.refuses_in_capture);
+    if (r) w.pool().use_own(*r, captured, microseconds{10});
+    CHECK(w.device.end_capture(captured));
+    for (int launch = 0; launch < 10; ++launch) {
+        if (launch % 3 != 2) w.device.replay(capture, captured);
+        for (const stream_handle s : {other, captured}) {
+            void* const p = w.pool().allocate(s, 3_MiB);
+            w.pool().use_own(p, s, microseconds{10});
+            if (r) CHECK_FALSE(overlap(p, 3_MiB, *r, 3_MiB));
+            w.pool().deallocate(s, p, 3_MiB);
+        }
+        CHECK(w.device.synchronize(other) == status::ok);
+        if (r) w.pool().use_own(*r, captured, microseconds{10}); // what the launch has written is still there
+    }
+    if (r) w.pool().deallocate(captured, *r, 3_MiB);
+    w.drain();
+    w.release_captured(capture);
+    w.finish();
+}
+
 POLICY_TEST_CASE("a block freed on a capturing stream is handed to nobody during the capture",
                  "[contract][capture]") {
     policy_world w(subject);
@@ -190,4 +216,52 @@ POLICY_TEST_CASE("a pool may be destroyed with frees that still wait for a captu
     misuse_log log;
     w.close();
     CHECK(log.take().empty());
+}
+
+POLICY_TEST_CASE("a use that was named in a capture counts for what the stream does after it",
+                 "[contract][capture]") {
+    policy_world w(subject);
+    const stream_handle captured = w.stream();
+    const stream_handle home = w.stream();
+    const bool known = GENERATE(false, true); // whether the pool has met the stream before
+    if (known) w.name(captured);
+    void* const p = w.pool().allocate(home, 3_MiB);
+    const std::uint64_t capture = w.device.begin_capture(captured);
+    w.pool().use(p, captured, microseconds{10});
+    CHECK(w.device.end_capture(captured));
+    w.device.hold(captured, false); // not the graph: work of the stream itself
+    w.pool().deallocate(home, p, 3_MiB);
+    w.release_captured(capture);
+    std::vector<void*> blocks;
+    for (int i = 0; i < 5; ++i) blocks.push_back(w.pool().allocate(home, 3_MiB)); // watched: none too early
+    w.device.finish(captured);
+    for (void* b : blocks) w.pool().deallocate(home, b, 3_MiB);
+    w.finish();
+}
+
+POLICY_TEST_CASE("a captured stream inherits nothing from the destroyed one whose handle it has",
+                 "[contract][capture]") {
+    policy_world w(subject);
+    const stream_handle first = w.stream();
+    void* const p = w.pool().allocate(first, 3_MiB);
+    w.pool().use_own(p, first, milliseconds{1});
+    w.pool().deallocate(first, p, 3_MiB);
+    w.device.hold(first, false);
+    w.destroy(first);
+    const stream_handle second = w.stream();
+    REQUIRE(second == first);
+    void* const q = w.pool().allocate(default_stream, 3_MiB);
+    REQUIRE(w.device.synchronize(default_stream) == status::ok);
+    const std::uint64_t capture = w.device.begin_capture(second);
+    w.pool().use(q, second, microseconds{10});
+    if (const allocate_result r = w.pool().try_allocate(second, 3_MiB)) {
+        if (!w.traits.keeps_nothing) CHECK_FALSE(overlap(*r, 3_MiB, p, 3_MiB));
+        w.pool().use_own(*r, second, microseconds{10});
+        w.pool().deallocate(second, *r, 3_MiB);
+    }
+    CHECK(w.device.end_capture(second));
+    w.pool().deallocate(default_stream, q, 3_MiB);
+    w.release_captured(capture);
+    w.device.finish(second);
+    w.finish();
 }

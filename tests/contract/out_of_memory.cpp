@@ -72,8 +72,14 @@ POLICY_TEST_CASE("a failing allocation changes nothing", "[contract][oom]") {
         CHECK(after.allocated.current == before.allocated.current);
         CHECK(after.allocated.peak == before.allocated.peak);
         CHECK(after.blocks == before.blocks);
-        CHECK(after.reserved.peak == before.reserved.peak);
-        CHECK(after.reserved.current <= before.reserved.current); // caches may have gone back to the device
+        if (w.traits.grows_when_refused) {
+            INFO(w.traits.grows_when_refused.reason);
+            CHECK(after.reserved.peak <= 256_MiB);
+        } else {
+            CHECK(after.reserved.peak == before.reserved.peak);
+            CHECK(after.reserved.current <=
+                  before.reserved.current); // caches may have gone back to the device
+        }
         CHECK(blocks_shown(w.pool().snapshot()) == live_before);
         CHECK(disagreement(w.pool().snapshot(), after, w.traits) == "");
         CHECK(w.pool().validate());

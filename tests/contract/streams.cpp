@@ -101,13 +101,19 @@ POLICY_TEST_CASE("memory freed on a stream serves others only after its work", "
     w.pool().deallocate(busy, p, big);
 
     const allocate_result early = w.pool().try_allocate(other, big);
-    REQUIRE_FALSE(early); // the only memory there is, is in use
-    if (w.traits.does_not_know_pending) {
-        INFO(w.traits.does_not_know_pending.reason);
-        CHECK(early.error().cause != failure_cause::driver);
+    if (w.traits.makes_streams_wait) {
+        INFO(w.traits.makes_streams_wait.reason);
+        REQUIRE(early);
+        w.pool().deallocate(other, *early, big);
     } else {
-        CHECK(to_string(early.error().cause) == std::string("stream_pending"));
-        CHECK(early.error().pending >= big);
+        REQUIRE_FALSE(early); // the only memory there is, is in use
+        if (w.traits.does_not_know_pending) {
+            INFO(w.traits.does_not_know_pending.reason);
+            CHECK(early.error().cause != failure_cause::driver);
+        } else {
+            CHECK(to_string(early.error().cause) == std::string("stream_pending"));
+            CHECK(early.error().pending >= big);
+        }
     }
     CHECK(w.pool().validate());
 
@@ -243,8 +249,13 @@ POLICY_TEST_CASE("a block may be freed on another stream than it was allocated o
 
     // The memory belongs to `second` now: the stream of the allocation has no claim to it.
     const allocate_result early = w.pool().try_allocate(first, big);
-    if (early) CHECK_FALSE(overlap(*early, p, big));
-    REQUIRE_FALSE(early);
+    if (w.traits.makes_streams_wait) {
+        REQUIRE(early);
+        w.pool().deallocate(first, *early, big);
+    } else {
+        if (early) CHECK_FALSE(overlap(*early, p, big));
+        REQUIRE_FALSE(early);
+    }
     w.device.finish(second);
     w.drain();
     const allocate_result late = w.pool().try_allocate(second, big);
@@ -307,7 +318,7 @@ POLICY_TEST_CASE("the handle of a destroyed stream inherits nothing", "[contract
         w.pool().deallocate(s, *r, big);
         w.destroy(s); // its work goes on
         const stream_handle same = w.stream();
-        REQUIRE(same == s);
+        if (world_is_simulated) REQUIRE(same == s);
         const allocate_result early =
             w.pool().try_allocate(same, big); // must not be what the dead stream still uses
         if (early) {
@@ -418,7 +429,8 @@ POLICY_TEST_CASE("release frees on the stream of the allocation", "[contract][st
     w.pool().use_own(p, s, milliseconds{1});
     w.pool().release(p);
     const allocate_result early = w.pool().try_allocate(other, big);
-    CHECK_FALSE(early);
+    CHECK(early.has_value() == static_cast<bool>(w.traits.makes_streams_wait));
+    if (early) w.pool().deallocate(other, *early, big);
     if (!w.traits.keeps_nothing) {
         const allocate_result same = w.pool().try_allocate(s, big);
         REQUIRE(same);
@@ -440,7 +452,13 @@ POLICY_TEST_CASE("a block released after its stream was destroyed and its work i
     w.destroy(s);
     if (w.traits.release_needs_stream) {
         INFO(w.traits.release_needs_stream.reason);
-        REQUIRE(w.stream() == s); // its handle names another stream, which is the case that can be recognised
+        // Its handle names another stream, which is the case that can be recognised.
+        const stream_handle again = w.stream();
+        if (world_is_simulated) REQUIRE(again == s);
+        if (again != s) {
+            w.pool().deallocate_sync(p, 2_MiB);
+            return w.finish();
+        }
     }
     w.pool().release(p);
     CHECK_FALSE(w.pool().owns(p));
@@ -455,7 +473,9 @@ POLICY_TEST_CASE("the default stream is a stream like any other", "[contract][st
     w.device.hold(default_stream);
     w.pool().use_own(p, default_stream, milliseconds{1});
     w.pool().deallocate(default_stream, p, big);
-    CHECK_FALSE(w.pool().try_allocate(s, big));
+    const allocate_result early = w.pool().try_allocate(s, big);
+    CHECK(early.has_value() == static_cast<bool>(w.traits.makes_streams_wait));
+    if (early) w.pool().deallocate(s, *early, big);
     w.device.finish(default_stream);
     w.device.advance(long_time);
     const allocate_result r = w.pool().try_allocate(s, big);

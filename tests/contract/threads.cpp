@@ -59,7 +59,7 @@ struct exchange {
 
 /// What every thread does: own stream and a shared one, frees of blocks that other threads allocated.
 template <class Resource>
-void hammer(Resource& r, sim::device& device, const std::vector<stream_handle>& own, stream_handle shared,
+void hammer(Resource& r, world_device& device, const std::vector<stream_handle>& own, stream_handle shared,
             int rounds, std::atomic<std::uint64_t>& wrong) {
     exchange post;
     on_threads([&](unsigned t) {

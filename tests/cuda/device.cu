@@ -392,7 +392,7 @@ int free_after_a_sticky_error() {
     TENURE_REQUIRE(p.has_value());
     write_to<<<1, 1>>>(nullptr);
     TENURE_REQUIRE(cudaDeviceSynchronize() == cudaErrorIllegalAddress);
-    TENURE_CHECK(d.deallocate(*p, 2_MiB) == status::failed);
+    TENURE_CHECK(d.deallocate(*p, 2_MiB) == status::device_lost);
     TENURE_CHECK(!d.allocate(2_MiB).has_value());
     TENURE_CHECK(!clean()); // not ours to hide
     return tenure::test::finish("sticky");

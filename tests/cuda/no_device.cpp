@@ -26,7 +26,13 @@ static_assert(to_status(cudaErrorInsufficientDriver) == status::no_device);
 static_assert(to_status(cudaErrorInitializationError) == status::no_device);
 static_assert(to_status(cudaErrorCudartUnloading) == status::shutting_down);
 static_assert(to_status(cudaErrorContextIsDestroyed) == status::shutting_down);
-static_assert(to_status(cudaErrorIllegalAddress) == status::failed);
+static_assert(to_status(cudaErrorIllegalAddress) == status::device_lost);
+static_assert(to_status(cudaErrorLaunchFailure) == status::device_lost);
+static_assert(to_status(CUDA_SUCCESS) == status::ok);
+static_assert(to_status(CUDA_ERROR_OUT_OF_MEMORY) == status::out_of_memory);
+static_assert(to_status(CUDA_ERROR_ILLEGAL_ADDRESS) == status::device_lost);
+static_assert(to_status(CUDA_ERROR_NOT_INITIALIZED) == status::no_device);
+static_assert(to_status(CUDA_ERROR_DEINITIALIZED) == status::shutting_down);
 static_assert(to_status(cudaErrorUnknown) == status::failed);
 
 } // namespace

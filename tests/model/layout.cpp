@@ -18,6 +18,11 @@ struct layout_traits<layout::best_fit> : exact_layout_traits {
 };
 
 template <>
+struct layout_traits<layout::placed_best_fit> : exact_layout_traits {
+    static constexpr bool best_fit = true;
+};
+
+template <>
 struct layout_traits<layout::buddy> : exact_layout_traits {
     static constexpr bool merges_fully = false;
 
@@ -47,7 +52,7 @@ struct layout_traits<layout::slab> : exact_layout_traits {
 using namespace tenure;
 
 TEMPLATE_TEST_CASE("random programs in a wide space agree with the oracle", "[layout][model]", //
-                   layout::best_fit, layout::bitmap, layout::buddy, layout::slab) {
+                   layout::best_fit, layout::placed_best_fit, layout::bitmap, layout::buddy, layout::slab) {
     CAPTURE(test::seed());
     for (std::uint64_t round = 0; round < 4; ++round) {
         CAPTURE(round);
@@ -56,7 +61,7 @@ TEMPLATE_TEST_CASE("random programs in a wide space agree with the oracle", "[la
 }
 
 TEMPLATE_TEST_CASE("random programs in a narrow space agree with the oracle", "[layout][model]", //
-                   layout::best_fit, layout::bitmap, layout::buddy, layout::slab) {
+                   layout::best_fit, layout::placed_best_fit, layout::bitmap, layout::buddy, layout::slab) {
     CAPTURE(test::seed());
     for (std::uint64_t round = 0; round < 4; ++round) {
         CAPTURE(round);
@@ -65,7 +70,7 @@ TEMPLATE_TEST_CASE("random programs in a narrow space agree with the oracle", "[
 }
 
 TEMPLATE_TEST_CASE("random programs with many blocks agree with the oracle", "[layout][model]", //
-                   layout::best_fit, layout::bitmap, layout::buddy, layout::slab) {
+                   layout::best_fit, layout::placed_best_fit, layout::bitmap, layout::buddy, layout::slab) {
     CAPTURE(test::seed());
     test::layout_program<TestType>(test::seed(), test::dense_program()).run();
 }

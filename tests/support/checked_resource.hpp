@@ -3,7 +3,7 @@
 /// \file
 /// `checked_resource`: a resource watched by the simulated device.
 ///
-///     test --> checked_resource --> resource under test --> sim::device
+///     test --> checked_resource --> resource under test --> device
 ///                    |                                          ^
 ///                    +---- block_allocated, used, freed --------+   the overlap check, in stream order
 ///
@@ -17,8 +17,9 @@
 /// Thread-safety: thread-safe.
 
 #include <tenure/core/bits.hpp>
-#include <tenure/device/sim_device.hpp>
 #include <tenure/resource/resource.hpp>
+
+#include "support/world_device.hpp"
 
 #include <chrono>
 #include <cstddef>
@@ -36,7 +37,7 @@ namespace tenure::test {
 template <resource R>
 class checked_resource {
   public:
-    checked_resource(R& checked, sim::device& device) : resource_(&checked), device_(&device) {}
+    checked_resource(R& checked, world_device& device) : resource_(&checked), device_(&device) {}
 
     checked_resource(const checked_resource&) = delete;
     checked_resource& operator=(const checked_resource&) = delete;
@@ -179,7 +180,7 @@ class checked_resource {
     }
 
     R* resource_;
-    sim::device* device_;
+    world_device* device_;
     mutable std::mutex mutex_;
     std::map<std::uint64_t, live_block> book_;
     std::vector<std::string> complaints_;

@@ -12,10 +12,10 @@
 /// legitimately differs from the others it says so with a reason, `.x = because("...")`; the suite then checks the
 /// difference instead of the rule, and shows the reason when that fails. Nothing is skipped silently.
 
-#include <tenure/device/sim_device.hpp>
 #include <tenure/resource/resource_ref.hpp>
 
 #include "support/catch.hpp"
+#include "support/world_device.hpp"
 
 #include <cstdint>
 #include <memory>
@@ -52,6 +52,10 @@ struct policy_traits {
     deviation pads_segments{};
     /// `release` asks the stream of the allocation, so that stream must exist.
     deviation release_needs_stream{};
+    /// Memory that another stream still uses is handed out, and the new stream made to wait for it.
+    deviation makes_streams_wait{};
+    /// A request that is refused may have made the policy take memory first.
+    deviation grows_when_refused{};
 };
 
 /// A policy that lives on a device.
@@ -66,7 +70,7 @@ class live_policy {
 /// A policy of the list.
 struct policy_subject {
     policy_traits traits;
-    std::unique_ptr<live_policy> (*make)(sim::device&);
+    std::unique_ptr<live_policy> (*make)(world_device&);
 };
 
 /// Returns: the policy of that name. Defined in `policy_subjects.hpp`.
@@ -84,6 +88,7 @@ struct buddy;
 struct slab;
 struct caching;
 struct caching_sharing;
+struct remap;
 struct binned;
 struct arena_of_best_fit;
 struct arena_of_caching;
@@ -92,7 +97,7 @@ struct arena_of_async;
 
 #define TENURE_POLICIES                                                                                      \
     policy::direct, policy::async, policy::best_fit, policy::exact_best_fit, policy::buddy, policy::slab,    \
-        policy::caching, policy::caching_sharing, policy::binned, policy::arena_of_best_fit,                 \
+        policy::caching, policy::caching_sharing, policy::remap, policy::binned, policy::arena_of_best_fit,  \
         policy::arena_of_caching, policy::arena_of_async
 
 #define TENURE_POLICY_TEST_NAME_2(line) policy_test_##line

@@ -53,8 +53,8 @@ Options options_for_tests() {
 
 template <template <class> class Policy>
 policy_subject plain(const policy_traits& traits) {
-    return {traits, [](sim::device& d) {
-                using policy = Policy<sim::device>;
+    return {traits, [](world_device& d) {
+                using policy = Policy<world_device>;
                 return alive<policy>(d, options_for_tests<typename policy::options_type>());
             }};
 }
@@ -63,8 +63,8 @@ policy_subject plain(const policy_traits& traits) {
 template <template <class> class Policy>
 policy_subject in_arena(policy_traits traits) {
     traits.names_other_owner = because("arenas know of each other");
-    return {traits, [](sim::device& d) {
-                using tenant = arena<Policy, sim::device>;
+    return {traits, [](world_device& d) {
+                using tenant = arena<Policy, world_device>;
                 return alive<tenant>(d, arena_options{.name = "tenant"},
                                      options_for_tests<typename tenant::policy_options>());
             }};
@@ -83,6 +83,12 @@ inline constexpr policy_traits of_async{
     .does_not_know_largest_free = because("the driver does not tell"),
     .does_not_know_pending = because("the driver does not tell pending from fragmented"),
     .release_needs_stream = because("the driver's free names a stream"),
+    .makes_streams_wait =
+        world_is_simulated
+            ? deviation{}
+            : because("the driver reuses memory of other streams with a dependency of its own"),
+    .grows_when_refused =
+        world_is_simulated ? deviation{} : because("a driver pool grows as far as it can before it gives up"),
 };
 
 #define TENURE_POLICY(NAME, ...)                                                                             \
@@ -102,10 +108,11 @@ TENURE_POLICY(policy::exact_best_fit, plain<exact_best_fit_pool>(of_range_pools)
 TENURE_POLICY(policy::buddy, plain<buddy_pool>(of_range_pools))
 TENURE_POLICY(policy::slab, plain<slab_pool>(of_range_pools))
 TENURE_POLICY(policy::caching, plain<caching_pool>(of_caching))
-TENURE_POLICY(policy::caching_sharing, policy_subject{{}, [](sim::device& d) {
-                                                          return alive<caching_pool<sim::device>>(
+TENURE_POLICY(policy::caching_sharing, policy_subject{{}, [](world_device& d) {
+                                                          return alive<caching_pool<world_device>>(
                                                               d, caching_options{.cross_stream_reuse = true});
                                                       }})
+TENURE_POLICY(policy::remap, plain<remap_pool>({}))
 TENURE_POLICY(
     policy::binned,
     plain<slab_and_caching>({

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// `policy_world`: a simulated device, a policy of the list on it, watched by `checked_resource`,
+/// `policy_world`: a device (the simulated one, unless the program is for a GPU), a policy of the list on it, watched by `checked_resource`,
 /// and streams.
 ///
 ///     policy_world w(subject);
@@ -17,6 +17,7 @@
 #include "support/checked_resource.hpp"
 #include "support/misuse_log.hpp"
 #include "support/policy_list.hpp"
+#include "support/world_device.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -147,7 +148,7 @@ class policy_world {
         CHECK(joined(device.violations()) == "");
     }
 
-    sim::device device;
+    world_device device;
     const policy_traits& traits;
 
   private:
@@ -182,7 +183,7 @@ inline std::string disagreement(const memory_snapshot& picture, const usage_coun
             }
             allocated += b.size;
             requested += b.requested;
-            if (b.state == block_state::allocated) ++blocks;
+            if (b.state == block_state::allocated && !b.continued) ++blocks;
             if (b.state == block_state::pending) pending += b.size;
             if (b.state == block_state::captured) captured += b.size;
         }

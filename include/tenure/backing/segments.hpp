@@ -44,13 +44,13 @@ class segments {
     segments& operator=(const segments&) = delete;
 
     /// Gives everything back. A device that refuses twice keeps the memory; this is reported as misuse of kind
-    /// `driver`, unless the driver is shutting down, when the memory is going anyway.
+    /// `driver`, unless the device is beyond reach, when the memory is going anyway.
     ~segments() {
         for (const entry& e : entries_) {
             status s = device_->deallocate(to_pointer(e.allocation), e.allocated);
-            if (s != status::ok && s != status::shutting_down)
+            if (s != status::ok && !beyond_reach(s))
                 s = device_->deallocate(to_pointer(e.allocation), e.allocated);
-            if (s != status::ok && s != status::shutting_down)
+            if (s != status::ok && !beyond_reach(s))
                 report_misuse({.kind = misuse_kind::driver,
                                .pointer = to_pointer(e.allocation),
                                .bytes = e.allocated,

@@ -17,8 +17,9 @@ enum class status : std::uint8_t {
     not_supported,     ///< this device lacks the feature
     no_device,         ///< no driver, no device, or not usable in this process (after a fork)
     shutting_down,     ///< the driver is unloading: late frees are silent
+    device_lost,       ///< a fault has ended the context: every call fails from now on, and frees are silent
     would_deadlock,    ///< simulated device: a wait for work that nothing will ever finish
-    failed,            ///< anything else, sticky errors included
+    failed,            ///< anything else
 };
 
 constexpr const char* to_string(status s) noexcept {
@@ -32,10 +33,17 @@ constexpr const char* to_string(status s) noexcept {
     case status::not_supported: return "not_supported";
     case status::no_device: return "no_device";
     case status::shutting_down: return "shutting_down";
+    case status::device_lost: return "device_lost";
     case status::would_deadlock: return "would_deadlock";
     case status::failed: return "failed";
     }
     return "unknown";
+}
+
+/// Returns: whether the device is out of this process's reach for good. What was held from it is gone or going,
+/// nothing can be given back, and nobody is to blame for that.
+constexpr bool beyond_reach(status s) noexcept {
+    return s == status::no_device || s == status::shutting_down || s == status::device_lost;
 }
 
 } // namespace tenure

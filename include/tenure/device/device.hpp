@@ -25,7 +25,7 @@
 /// (`allocate`, `deallocate`, `query`, `synchronize`, all pool calls) are made in relaxed capture mode by the model
 /// itself: calling them never invalidates somebody's capture. What stays forbidden even so, and answers
 /// `capture_violation`: synchronising or querying what is being captured. A failed call leaves no sticky state behind
-/// (the runtime's last error is cleared by the model) except where the status is `failed`.
+/// (the runtime's last error is cleared by the model) except where the status is `failed` or `device_lost`.
 
 #include <tenure/core/error.hpp>
 #include <tenure/core/handles.hpp>

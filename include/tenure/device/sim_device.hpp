@@ -71,6 +71,7 @@ struct device_options {
     std::size_t pool_step = 32_MiB;  ///< what driver pools grow by; a multiple of the granularity
     costs cost = costs::h200();
     bool check_overlap = true; ///< off: the `block_` calls do nothing
+    bool vmm = true;           ///< off: a device without virtual memory, as some virtual GPUs are
 };
 
 class device {
@@ -167,6 +168,12 @@ class device {
                      [&] { return waiting([&] { return world_.synchronize(s); }); });
     }
 
+    /// Waits for all work of the device, as `deallocate` does.
+    status synchronize() noexcept {
+        return enter(call::synchronize_device, {},
+                     [&] { return waiting([&] { return world_.synchronize_device(); }); });
+    }
+
     status wait(stream_handle s, event_handle e) noexcept {
         return enter(call::wait, {}, [&] { return world_.wait(s, e); });
     }
@@ -261,6 +268,8 @@ class device {
     // `tenure::vmm_device`
     // ----------------------------------------------------------------------------------------------------------------
 
+    [[nodiscard]] bool supports_vmm() const noexcept { return options_.vmm; }
+
     result<void*, status> reserve_address(std::size_t n, std::size_t alignment) noexcept {
         return enter(call::reserve_address, {}, [&] { return mapped_.reserve(n, alignment); });
     }
@@ -274,12 +283,14 @@ class device {
     }
 
     status release_memory(memory_handle h) noexcept {
-        return enter(call::release_memory, {}, [&]() -> status {
-            std::vector<extent> gone;
-            const status s = mapped_.release(h, gone);
-            vanish(gone);
-            return s;
-        });
+        const std::lock_guard lock(mutex_);
+        return enter_locked(call::release_memory, options_.cost.release_memory(mapped_.size_of(h)),
+                            [&]() -> status {
+                                std::vector<extent> gone;
+                                const status s = mapped_.release(h, gone);
+                                vanish(gone);
+                                return s;
+                            });
     }
 
     status map(void* p, memory_handle h) noexcept {
@@ -515,6 +526,7 @@ class device {
     auto enter_locked(call kind, nanoseconds extra, F&& act) -> decltype(act()) {
         spend(options_.cost.fixed[index(kind)] + extra);
         if (const auto fault = ledger_.enter(kind)) return *fault;
+        if (!options_.vmm && is_vmm(kind)) return status::not_supported;
         if (!draining_.empty()) drain_pools();
         return act();
     }

@@ -9,6 +9,7 @@
 ///
 /// | expression | what it does on a GPU |
 /// |---|---|
+/// | `d.supports_vmm()` | no driver call: whether it has all this; where not, every call answers `not_supported` |
 /// | `d.reserve_address(n, a)` | `cuMemAddressReserve`: n bytes of addresses, aligned to a (rule 1) |
 /// | `d.free_address(p, n)` | `cuMemAddressFree`: one whole reservation in which nothing is mapped |
 /// | `d.create_memory(n)` | `cuMemCreate`: n bytes of physical memory behind one handle |
@@ -16,6 +17,7 @@
 /// | `d.map(p, h)` | `cuMemMap`: the whole of h at p, once or at several addresses at once |
 /// | `d.set_access(p, n)` | `cuMemSetAccess`: for the device to read and write, whole mappings, no gap |
 /// | `d.unmap(p, n)` | `cuMemUnmap`: takes away whole mappings, no gap |
+/// | `d.synchronize()` | the host waits for all work of the device, as `d.deallocate` does, and harms no capture |
 ///
 /// Rules for every model:
 ///   1. Sizes and addresses are multiples of `allocation_granularity()`, alignments powers of two (0 stands
@@ -23,7 +25,7 @@
 ///   2. A mapping shows a whole handle from its start. Part of a mapping can be neither unmapped nor given
 ///      access, part of a reservation cannot be freed.
 ///   3. Memory mapped at p may be used once `set_access` has covered it.
-///   4. **No call waits for work, and none checks for it.** A kernel that uses an address while it is
+///   4. **No call but `synchronize` waits for work, and none checks for it.** A kernel that uses an address while it is
 ///      unmapped dies, and the context with it: the caller proves first that all work on the range is over.
 ///   5. A failed call changes nothing.
 ///   6. Allowed at any time during a stream capture.
@@ -43,7 +45,9 @@ namespace tenure {
 using memory_handle = std::uint64_t;
 
 template <class D>
-concept vmm_device = device<D> && requires(D& d, void* p, std::size_t n, memory_handle h) {
+concept vmm_device = device<D> && requires(D& d, const D& cd, void* p, std::size_t n, memory_handle h) {
+    { cd.supports_vmm() }
+    noexcept->std::same_as<bool>;
     { d.reserve_address(n, n) }
     noexcept->std::same_as<result<void*, status>>;
     { d.free_address(p, n) }
@@ -57,6 +61,8 @@ concept vmm_device = device<D> && requires(D& d, void* p, std::size_t n, memory_
     { d.set_access(p, n) }
     noexcept->std::same_as<status>;
     { d.unmap(p, n) }
+    noexcept->std::same_as<status>;
+    { d.synchronize() }
     noexcept->std::same_as<status>;
 };
 

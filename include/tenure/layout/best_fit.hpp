@@ -15,6 +15,9 @@
 /// Beside the layout concept it shows its free blocks to callers that decide by themselves (`find`, `take`): a
 /// caching pool looks at the best block and may refuse it, or takes it whole.
 ///
+/// `placed_best_fit` is the same with free blocks in one more tree, by address: callers find what is free at a place
+/// (`free_from`), take it from there (`take_at`), and may let a range grow at its end (`grow`).
+///
 ///   1. Blocks tile their range; two free neighbours in one range never have the same domain.
 ///   2. Each free block is in its domain's tree, and nothing else is.
 ///   3. Of two blocks that become one, the lower keeps its id; a block that is split keeps its id for its lowest part.
@@ -23,7 +26,7 @@
 /// Complexity: every call is O(log free blocks), plus the domains asked for. Alignment beyond the granule may make
 /// `find` step over blocks that are large enough but not aligned: only blocks smaller than request + alignment.
 /// `recolor` is O(k log n) in the k free blocks of `from`; `absorb` in the smaller number of the two domains.
-/// Cost: 48 bytes a block, free or used. Thread-safety: thread-compatible.
+/// Cost: 48 bytes a block, free or used; 64 with the tree by address. Thread-safety: thread-compatible.
 
 #include <tenure/core/bits.hpp>
 #include <tenure/core/index_tree.hpp>
@@ -36,11 +39,13 @@
 #include <cstddef>
 #include <optional>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 namespace tenure::layout {
 
-class best_fit {
+template <bool by_address>
+class basic_best_fit {
   public:
     /// A free block, not taken yet. Valid until the layout changes. `size` in bytes, before any split.
     struct candidate {
@@ -71,6 +76,27 @@ class best_fit {
         nodes_[n].range = ranges_.add(r, n);
         settle(n, d);
         return n;
+    }
+
+    /// Effects: the range that starts at base has `bytes` more at its end, free with domain d.
+    /// Requires: granular, and no other range there. Complexity: O(log n) if the range ends in free memory, else
+    /// its blocks. Throws: `std::bad_alloc`, changing nothing.
+    void grow(address base, std::size_t bytes, domain d) requires by_address {
+        nodes_.reserve(1);
+        domains_.reserve();
+        const node_index r = ranges_.find(base);
+        const address end = base + ranges_[r].where.size;
+        node_index last = free_before(end);
+        if (last == no_node) last = ranges_[r].first;
+        while (nodes_[last].next != no_node) last = nodes_[last].next;
+        const node_index n = nodes_.create();
+        nodes_[n].offset = end;
+        nodes_[n].size = bytes;
+        nodes_[n].range = r;
+        nodes_[n].previous = last;
+        nodes_[last].next = n;
+        ranges_.grow(r, bytes);
+        settle(n, d);
     }
 
     /// Effects: removes the range that starts at base if all of it is free, whatever its domains.
@@ -112,18 +138,29 @@ class best_fit {
     /// Throws: `std::bad_alloc`, changing nothing.
     block_id take(candidate c, std::size_t bytes, std::size_t a) {
         nodes_.reserve(2);
-        const domain d = nodes_[c.id].color;
-        unlink(c.id);
-        node_index taken = c.id;
-        const address start = round_up(c.offset, std::max(a, granule));
-        if (start != c.offset) {
-            taken = split(c.id, start - c.offset);
-            link(c.id, d);
-        }
-        if (nodes_[taken].size != bytes) link(split(taken, bytes), d);
-        used_ += bytes;
-        return taken;
+        return take_part(c.id, round_up(c.offset, std::max(a, granule)), bytes);
     }
+
+    /// Returns: the free block that contains `at`, or else the first one above it.
+    [[nodiscard]] std::optional<candidate> free_from(address at) const noexcept requires by_address {
+        const node_index i = places_.first_where(
+            place_order(), [&](node_index n) { return nodes_[n].offset + nodes_[n].size > at; });
+        if (i == no_node) return std::nullopt;
+        return candidate{i, nodes_[i].offset, nodes_[i].size};
+    }
+
+    /// Effects: takes [start, start + bytes) out of the free block c. Requires: c is valid and contains it; granular.
+    /// Returns: the block's id. Throws: `std::bad_alloc`, changing nothing.
+    block_id take_at(candidate c, address start, std::size_t bytes) requires by_address {
+        nodes_.reserve(2);
+        return take_part(c.id, start, bytes);
+    }
+
+    /// Effects: the next n calls of `take_at` need no memory. Throws: `std::bad_alloc`, changing nothing.
+    void reserve_takes(std::size_t n) requires by_address { nodes_.reserve(2 * n); }
+
+    /// Returns: a number above all ids in use.
+    [[nodiscard]] std::size_t id_limit() const noexcept { return nodes_.extent(); }
 
     /// Effects: the block becomes free in domain d and merges. Requires: a used block's id.
     void deallocate(block_id id, domain d) noexcept {
@@ -256,11 +293,21 @@ class best_fit {
             }
             if (bytes != r.bytes) return false;
         }
-        return free_blocks == 0;
+        if (free_blocks != 0) return false;
+        if constexpr (by_address) {
+            std::size_t placed = 0;
+            for (std::size_t d = 0; d < domains_.size(); ++d)
+                placed += domains_.find(static_cast<domain>(d))->count;
+            if (!places_.validate(place_order(), placed)) return false;
+            for (node_index i = places_.first(place_order()); i != no_node;
+                 i = places_.next(place_order(), i))
+                if (!nodes_[i].free) return false;
+        }
+        return true;
     }
 
   private:
-    struct node {
+    struct plain_node {
         address offset = 0;
         std::size_t size = 0;
         node_index previous = no_node, next = no_node; ///< in address order, within the range
@@ -269,7 +316,11 @@ class best_fit {
         domain color = 0; ///< when free
         bool free = false;
     };
-    static_assert(sizeof(node) == 48);
+    static_assert(sizeof(plain_node) == 48);
+    struct placed_node : plain_node {
+        tree_links place; ///< in the tree by address, when free
+    };
+    using node = std::conditional_t<by_address, placed_node, plain_node>;
 
     struct record {
         index_tree tree;
@@ -291,6 +342,17 @@ class best_fit {
     [[nodiscard]] by_size<node> order() noexcept { return {nodes_.data()}; }
     [[nodiscard]] by_size<const node> order() const noexcept { return {nodes_.data()}; }
 
+    template <class Node>
+    struct by_place {
+        Node* nodes;
+        [[nodiscard]] auto& links(node_index i) const noexcept { return nodes[i].place; }
+        [[nodiscard]] bool less(node_index a, node_index b) const noexcept {
+            return nodes[a].offset < nodes[b].offset;
+        }
+    };
+    [[nodiscard]] by_place<node> place_order() noexcept { return {nodes_.data()}; }
+    [[nodiscard]] by_place<const node> place_order() const noexcept { return {nodes_.data()}; }
+
     static bool fits(const node& n, std::size_t need, std::size_t a) noexcept {
         const address start = round_up(n.offset, std::max(a, granule));
         const address end = n.offset + n.size;
@@ -308,6 +370,7 @@ class best_fit {
         r.tree.insert(order(), n);
         ++r.count;
         r.bytes += nodes_[n].size;
+        if constexpr (by_address) places_.insert(place_order(), n);
     }
 
     void unlink(node_index n) noexcept {
@@ -316,6 +379,27 @@ class best_fit {
         --r.count;
         r.bytes -= nodes_[n].size;
         nodes_[n].free = false;
+        if constexpr (by_address) places_.erase(place_order(), n);
+    }
+
+    /// Requires: room for two nodes.
+    node_index take_part(node_index n, address start, std::size_t bytes) noexcept {
+        const domain d = nodes_[n].color;
+        unlink(n);
+        node_index taken = n;
+        if (start != nodes_[n].offset) {
+            taken = split(n, start - nodes_[n].offset);
+            link(n, d);
+        }
+        if (nodes_[taken].size != bytes) link(split(taken, bytes), d);
+        used_ += bytes;
+        return taken;
+    }
+
+    /// Returns: the free block that ends at `end`, or `no_node`.
+    [[nodiscard]] node_index free_before(address end) const noexcept {
+        const std::optional<candidate> c = free_from(end - 1);
+        return c && c->offset < end ? c->id : no_node;
     }
 
     /// A block that is in no tree becomes free in d, together with its neighbours there.
@@ -360,9 +444,14 @@ class best_fit {
     table nodes_;
     range_table ranges_;
     domain_table<record> domains_;
+    index_tree places_; ///< all free blocks, by address; empty without `by_address`
     std::size_t used_ = 0;
 };
 
+using best_fit = basic_best_fit<false>;
+using placed_best_fit = basic_best_fit<true>;
+
 static_assert(layout<best_fit>);
+static_assert(layout<placed_best_fit>);
 
 } // namespace tenure::layout

@@ -42,6 +42,12 @@ class range_table {
         entries_.destroy(i);
     }
 
+    /// Effects: range i has `bytes` more at its end. Requires: no other range is there.
+    void grow(node_index i, std::size_t bytes) noexcept {
+        entries_[i].where.size += bytes;
+        total_ += bytes;
+    }
+
     /// Returns: the range that starts at base, or `no_node`.
     [[nodiscard]] node_index find(address base) const noexcept {
         const node_index i =

@@ -13,7 +13,8 @@
 ///      answered "not yet".
 ///   3. An event is recorded only inside `begin_free`; the streams of `record_use` must live until then. Afterwards
 ///      they may be destroyed: events survive their stream.
-///   4. Nothing is recorded on a capturing stream. A block used in a capture is reported as captured instead.
+///   4. Nothing is recorded on a capturing stream. A block used in a capture is reported as captured instead; if the
+///      use is named in a capture and the block is freed after it, what the stream holds by then is waited for.
 ///   5. `begin_free`, `poll` and `forget` never need host memory.
 ///
 /// If the driver fails to record, the free falls back to waiting for that stream; if that fails too, the block is
@@ -59,13 +60,14 @@ class pending_uses {
     }
 
     /// Effects: remembers that `stream` (with identity `id`) uses the live block; the second time does nothing.
+    /// `in_capture`: the identity is one that a capture gave it; then the stream is known by its handle at the free.
     /// Throws: `std::bad_alloc`; then nothing has changed.
-    void add(block_id block, stream_handle stream, std::uint64_t id) {
+    void add(block_id block, stream_handle stream, std::uint64_t id, bool in_capture = false) {
         if (block >= blocks_.size()) blocks_.resize(std::size_t{block} + 1);
         for (node_index i = blocks_[block].uses; i != no_node; i = nodes_[i].next_of_block)
             if (queues_[nodes_[i].queue].id == id) return;
         nodes_.reserve(1);
-        const node_index q = queue_of(stream, id);
+        const node_index q = queue_of(stream, id, in_capture && !is_shared_handle(stream));
         const node_index use = nodes_.create();
         nodes_[use] = {block, q, no_node, blocks_[block].uses, nullptr};
         blocks_[block].uses = use;
@@ -151,6 +153,7 @@ class pending_uses {
     struct queue {
         std::uint64_t id = 0;
         stream_handle stream = nullptr;
+        bool by_handle = false; ///< `id` is good in one capture only
         node_index head = no_node;
         node_index tail = no_node;
         std::uint32_t references = 0; ///< uses of live blocks and queued events
@@ -163,7 +166,7 @@ class pending_uses {
     };
 
     /// Finds or makes the queue of a stream and takes a reference to it.
-    node_index queue_of(stream_handle stream, std::uint64_t id) {
+    node_index queue_of(stream_handle stream, std::uint64_t id, bool by_handle) {
         if (const auto it = by_id_.find(id); it != by_id_.end()) {
             ++queues_[it->second].references;
             return it->second;
@@ -179,7 +182,7 @@ class pending_uses {
         }
         by_id_.emplace(id, q);
         idle_queues_.pop_back();
-        queues_[q] = {id, stream, no_node, no_node, 1};
+        queues_[q] = {id, stream, by_handle, no_node, no_node, 1};
         return q;
     }
 
@@ -197,7 +200,8 @@ class pending_uses {
             outcome.capture = state->capture;
             return false;
         }
-        if (!state || state->id != q.id) { // unknown, or destroyed and its handle given to another stream
+        if (!state || (state->id != q.id &&
+                       !q.by_handle)) { // unknown, or destroyed and its handle given to another stream
             outcome.lost = true;
             return false;
         }

@@ -124,6 +124,16 @@ class stream_order {
         return last_ = id;
     }
 
+    /// Effects: the lane that was made for the identity `before`, if any, is `after`'s; unless that has one.
+    void rename(std::uint64_t before, std::uint64_t after) noexcept {
+        const auto it = by_id_.find(before);
+        if (it == by_id_.end() || by_id_.contains(after)) return;
+        lanes_[it->second].id = after;
+        auto node = by_id_.extract(it);
+        node.key() = after;
+        by_id_.insert(std::move(node));
+    }
+
     /// Returns: where memory freed on this lane goes.
     [[nodiscard]] domain open(lane_id id) const noexcept { return id == no_lane ? lost : lanes_[id].open; }
 

@@ -26,7 +26,9 @@
 ///   6. The extents of all blocks are disjoint; a driver that hands out live memory is caught at once.
 ///   7. A stream is touched only in a call that names it, or if its handle is permanent. So a free that waits for a
 ///      capture goes on with the first call on that stream after the capture. If there is none because the stream was
-///      destroyed, the block stays pending as long as the pool lives.
+///      destroyed, the block stays pending as long as the pool lives. A stream that this pool meets first in a capture
+///      hides its identity there, and is known by its handle until that call: it has to live so long, or its work from
+///      before the capture has to be over.
 ///
 /// Complexity: O(log n) in the live blocks. Besides the driver's allocator, each path asks once for identity and
 /// capture of the stream (0.1 us), and a free marks and waits for every other stream that used the block (0.9 us
@@ -82,8 +84,8 @@ class async_pool {
         for (auto& [address, b] : live_) surrender(b);
         for (node& n : waiting_) surrender(n.mapped());
         status s = device_->destroy_pool(pool_);
-        if (s != status::ok && s != status::shutting_down) s = device_->destroy_pool(pool_);
-        if (s != status::ok && s != status::shutting_down)
+        if (s != status::ok && !beyond_reach(s)) s = device_->destroy_pool(pool_);
+        if (s != status::ok && !beyond_reach(s))
             report_misuse(
                 {.kind = misuse_kind::driver, .bytes = usage_.reserved.current, .driver_status = s});
     }
@@ -411,14 +413,14 @@ class async_pool {
 
     bool hand_over(const block& b, stream_handle s) noexcept {
         const status answer = device_->deallocate_to(pool_, b.base, s);
-        return answer == status::ok || answer == status::shutting_down;
+        return answer == status::ok || beyond_reach(answer);
     }
 
     /// Effects: tries to mark the work that the stream holds now. Requires: the stream exists.
     void mark(use& u) noexcept {
         switch (look(u)) {
         case presence::here: break;
-        case presence::gone: u.marked = true; return;
+        case presence::gone: u.marked = true; return; // a `release` after its stream: the caller vouches
         case presence::capturing:
         case presence::unknown: return;
         }
@@ -460,7 +462,7 @@ class async_pool {
         for (std::size_t i = 0; i < waiting_.size(); ++i) {
             block& b = waiting_[i].mapped();
             for_each_use(b, [this, named](use& u) {
-                const bool here = device_->permanent(u.stream) || (named != nullptr && named->id == u.id);
+                const bool here = device_->permanent(u.stream) || (named != nullptr && names(*named, u));
                 if (!u.marked && here) mark(u);
             });
             if (!stop && b.marked()) {
@@ -488,9 +490,18 @@ class async_pool {
             if (!u.marked) awaited_ |= bit(u);
     }
 
+    /// Returns: whether `u` is a use of the stream `named`, whose identity is known. A use that was first looked at in
+    /// a capture has none; its stream is known by its handle.
+    static bool names(const use& named, const use& u) noexcept {
+        if (u.id != 0) return named.id == u.id;
+        return named.stream == u.stream && !is_shared_handle(u.stream);
+    }
+
     /// Streams as a set of 64 bits: a hint that saves walks in vain.
     [[nodiscard]] std::uint64_t bit(const use& u) const noexcept {
-        return device_->permanent(u.stream) ? ~std::uint64_t{0} : std::uint64_t{1} << (u.id % 64);
+        return device_->permanent(u.stream)
+                   ? ~std::uint64_t{0}
+                   : std::uint64_t{1} << (to_address(u.stream) * 0x9e3779b97f4a7c15u >> 58);
     }
 
     /// Effects: gives a block back whatever it waits for, at the end of the pool's life.
@@ -513,8 +524,8 @@ class async_pool {
         result<stream_state, status> state = device_->describe(u.stream);
         if (!state) state = device_->describe(u.stream);
         if (!state) return presence::unknown;
+        if (state->capturing()) return presence::capturing; // and hides its identity
         if (u.id == 0) u.id = state->id;
-        if (state->capturing()) return presence::capturing; // under another identity
         return u.id == state->id ? presence::here : presence::gone;
     }
 

@@ -16,18 +16,18 @@
 namespace tenure {
 
 template <device Device>
-class best_fit_pool : public range_pool<Device, layout::bitmap> {
+class best_fit_pool : public range_pool<Device, range_stock<Device, layout::bitmap>> {
   public:
-    using range_pool<Device, layout::bitmap>::range_pool;
+    using range_pool<Device, range_stock<Device, layout::bitmap>>::range_pool;
 };
 
 template <device Device>
 best_fit_pool(Device&, pool_options = {}) -> best_fit_pool<Device>;
 
 template <device Device>
-class exact_best_fit_pool : public range_pool<Device, layout::best_fit> {
+class exact_best_fit_pool : public range_pool<Device, range_stock<Device, layout::best_fit>> {
   public:
-    using range_pool<Device, layout::best_fit>::range_pool;
+    using range_pool<Device, range_stock<Device, layout::best_fit>>::range_pool;
 };
 
 template <device Device>

@@ -12,9 +12,9 @@
 namespace tenure {
 
 template <device Device>
-class buddy_pool : public range_pool<Device, layout::buddy> {
+class buddy_pool : public range_pool<Device, range_stock<Device, layout::buddy>> {
   public:
-    using range_pool<Device, layout::buddy>::range_pool;
+    using range_pool<Device, range_stock<Device, layout::buddy>>::range_pool;
 };
 
 template <device Device>

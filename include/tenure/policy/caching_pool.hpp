@@ -41,6 +41,7 @@
 /// not held over the misuse handler.
 
 #include <tenure/core.hpp>
+#include <tenure/ordering/stream_names.hpp>
 #include <tenure/policy/caching/giving_back.hpp>
 #include <tenure/policy/caching/heap.hpp>
 #include <tenure/policy/caching/lane_marks.hpp>
@@ -120,10 +121,12 @@ class caching_pool {
         std::optional<misuse> wrong;
         {
             const std::lock_guard lock(mutex_);
-            if (const std::optional<block_id> id = heap_.live_block(p))
+            if (const std::optional<block_id> id = heap_.live_block(p)) {
                 note_use(*id, stream, state);
-            else
+                if (state && state->capturing()) add_use(*id, stream, *state); // for what follows the capture
+            } else {
                 wrong = classify(p, 0);
+            }
         }
         if (wrong) report_misuse(*wrong);
     }
@@ -269,7 +272,7 @@ class caching_pool {
     /// Returns: whether there was a lane left.
     bool choose_lane(request& q) {
         if (q.for_all_streams) return true;
-        q.lane = heap_.lanes().find_or_make(q.state.id, q.state.capture, heap_.blocks());
+        q.lane = heap_.lanes().find_or_make(keep_under(q.stream, q.state), q.state.capture, heap_.blocks());
         if (q.lane == lane_table::none) {
             q.lane = lane_table::shared;
             return false;
@@ -386,18 +389,30 @@ class caching_pool {
             b.lost = true;
             return;
         }
-        const bool own = b.lane != lane_table::shared && lanes.stream(b.lane) == state->id;
+        const std::uint64_t kept_under = keep_under(stream, *state);
+        const bool own = b.lane != lane_table::shared && lanes.stream(lanes.home(b.lane)) == kept_under;
         if (state->capturing()) {
-            if (const lane_id of_stream = heap_.lanes().find(state->id); of_stream != lane_table::none)
+            if (const lane_id of_stream = heap_.lanes().find(kept_under); of_stream != lane_table::none)
                 heap_.lanes().note_capture(of_stream, state->capture);
             if (!own || lanes.capture(b.lane) != state->capture) heap_.hold(id, state->capture);
         } else if (!own) {
-            try {
-                heap_.uses().add(id, stream, state->id);
-            } catch (...) {
-                b.lost = true;
-            }
+            add_use(id, stream, *state);
         }
+    }
+
+    void add_use(block_id id, stream_handle stream, const stream_state& state) noexcept {
+        try {
+            heap_.uses().add(id, stream, state.id, state.capturing());
+        } catch (...) {
+            heap_.record(id).lost = true;
+        }
+    }
+
+    /// Returns: the identity under which memory of the stream is kept. It has just been described so.
+    std::uint64_t keep_under(stream_handle stream, const stream_state& state) noexcept {
+        return names_.note(stream, state, [this](std::uint64_t made_up, std::uint64_t id) {
+            heap_.lanes().rename(made_up, id);
+        });
     }
 
     /// A free on the block's own stream, of which only its past is known here: if it was capturing, it may
@@ -502,6 +517,7 @@ class caching_pool {
     Device* device_;
     const caching_options options_;
     heap_type heap_;
+    stream_names names_;
     caching::lane_marks<Device> marks_;
 };
 

@@ -4,8 +4,10 @@
 /// `range_stock<Device, Layout>`: a layout and the segments under it; how a `range_pool` gets and gives back
 /// memory.
 ///
-///     buy(size)        device --segment--> layout, as one settled free block
+///     grow             device --segment--> layout, as one free block
 ///     give back        wholly free ranges: layout --segment--> device
+///
+/// A stock is what `range_pool` is told to stand on. Any other one has these members, too; `remap_stock` has.
 ///
 /// Invariants:
 ///   1. Every range of the layout is a segment. The only segments that are no range are those that the
@@ -18,20 +20,42 @@
 #include <tenure/backing.hpp>
 #include <tenure/core.hpp>
 #include <tenure/layout/layout.hpp>
+#include <tenure/policy/pool_options.hpp>
 #include <tenure/resource/resource.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <span>
 #include <vector>
 
 namespace tenure {
 
+/// What a stock is asked for. Bytes.
+struct stock_request {
+    std::size_t bytes;
+    std::size_t alignment;
+    std::span<const layout::domain> usable; ///< what the request may take
+    layout::domain color;                   ///< of memory that is new
+};
+
+/// How much a stock gets: as much as is good for later, or as little as will do.
+enum class stock_amount : std::uint8_t { preferred, least };
+
+/// What giving back came to.
+struct given_back {
+    std::size_t bytes;
+    bool waited; ///< the host has waited for all work of the device
+};
+
 template <device Device, layout::layout Layout>
 class range_stock {
   public:
-    explicit range_stock(Device& device) noexcept : device_(&device), segments_(device) {}
+    using layout_type = Layout;
+    using options_type = pool_options;
+
+    range_stock(Device& device, const options_type& options) noexcept
+        : device_(&device), segments_(device), segment_bytes_(options.segment_bytes) {}
 
     range_stock(const range_stock&) = delete;
     range_stock& operator=(const range_stock&) = delete;
@@ -39,25 +63,26 @@ class range_stock {
     [[nodiscard]] Layout& blocks() noexcept { return blocks_; }
     [[nodiscard]] const segments<Device>& backing() const noexcept { return segments_; }
 
-    /// Effects: adds a segment, free with domain `color`. Returns: `ok`, or the device's answer. Throws:
-    /// `std::bad_alloc`.
-    status buy(const layout::range_request& wanted, layout::domain color) {
-        if (wanted.size > max_block_bytes) return status::out_of_memory;
-        const result<segment_range, status> got =
-            segments_.acquire(wanted.size, std::max<std::size_t>(wanted.alignment, layout::granule));
-        if (!got) return got.error();
-        try {
-            blocks_.add({got->base, got->size}, color);
-        } catch (...) {
-            segments_.discard(got->base);
-            throw;
+    /// Effects: adds a segment in which the request fits, free with domain `q.color`.
+    /// Returns: `ok`, or the device's answer. Throws: `std::bad_alloc`.
+    status grow(const stock_request& q, stock_amount how_much) {
+        const layout::range_request least = Layout::range_for(q.bytes, q.alignment, 0);
+        layout::range_request wanted =
+            how_much == stock_amount::least ? least : Layout::range_for(q.bytes, q.alignment, segment_bytes_);
+        status s = buy(wanted, q.color);
+        while ((s == status::out_of_memory || s == status::over_limit) && wanted.size > least.size) {
+            // near a limit: as large as there is room for
+            const layout::range_request half = Layout::range_for(q.bytes, q.alignment, wanted.size / 2);
+            wanted = half.size < wanted.size ? half : least;
+            s = buy(wanted, q.color);
         }
-        return status::ok;
+        return s;
     }
 
-    /// Returns: whether the limit that was met with the answer `s` leaves room for such a segment once all
-    /// wholly free ones are gone.
-    [[nodiscard]] bool could_buy(const layout::range_request& wanted, status s) const {
+    /// Returns: whether the limit that was met with the answer `s` leaves room for a segment for such a request
+    /// once all wholly free ones are gone.
+    [[nodiscard]] bool could_grow(std::size_t bytes, std::size_t alignment, status s) const {
+        const layout::range_request wanted = Layout::range_for(bytes, alignment, 0);
         allocation_failure limit;
         limit.driver_status = s;
         device_->explain(limit);
@@ -90,26 +115,41 @@ class range_stock {
         return found;
     }
 
-    /// Effects: gives the largest wholly free segment back that the device takes. Returns: whether one went.
-    bool give_back_largest() {
+    /// Effects: gives the largest wholly free segment back that the device takes; the device waits for all its work.
+    /// Returns: whether one went.
+    bool make_room() {
         for (const layout::range& r : free_ranges())
             if (give_back(r)) return true;
         return false;
     }
 
     /// Effects: gives wholly free segments back, the largest first, until at most `bytes_to_keep` bytes are
-    /// held. Returns: the bytes given back.
-    std::size_t give_back_until(std::size_t bytes_to_keep) {
+    /// held. The device waits for all its work then.
+    given_back give_back_until(std::size_t bytes_to_keep) {
         const std::size_t before = segments_.bytes();
         segments_.offer_refused();
         for (const layout::range& r : free_ranges()) {
             if (segments_.bytes() <= bytes_to_keep) break;
             if (!give_back(r)) break;
         }
-        return before - segments_.bytes();
+        return {before - segments_.bytes(), before != segments_.bytes()};
     }
 
   private:
+    status buy(const layout::range_request& wanted, layout::domain color) {
+        if (wanted.size > max_block_bytes) return status::out_of_memory;
+        const result<segment_range, status> got =
+            segments_.acquire(wanted.size, std::max<std::size_t>(wanted.alignment, layout::granule));
+        if (!got) return got.error();
+        try {
+            blocks_.add({got->base, got->size}, color);
+        } catch (...) {
+            segments_.discard(got->base);
+            throw;
+        }
+        return status::ok;
+    }
+
     /// Largest first.
     [[nodiscard]] std::vector<layout::range> free_ranges() const {
         std::vector<layout::range> free;
@@ -127,6 +167,7 @@ class range_stock {
     Device* device_;
     segments<Device> segments_;
     Layout blocks_;
+    std::size_t segment_bytes_;
 };
 
 } // namespace tenure

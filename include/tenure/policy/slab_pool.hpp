@@ -12,9 +12,9 @@
 namespace tenure {
 
 template <device Device>
-class slab_pool : public range_pool<Device, layout::slab> {
+class slab_pool : public range_pool<Device, range_stock<Device, layout::slab>> {
   public:
-    using range_pool<Device, layout::slab>::range_pool;
+    using range_pool<Device, range_stock<Device, layout::slab>>::range_pool;
 };
 
 template <device Device>

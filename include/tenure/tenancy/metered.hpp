@@ -21,14 +21,27 @@
 /// Lowering it works at once; below what the pool holds and might grow by, the pool then serves nothing,
 /// because whether an allocation makes it grow is not known before.
 ///
-/// Cost: one uncontended lock a call that takes memory; nothing on the others. Thread-safety: thread-safe.
+/// Virtual memory is charged by its physical part: addresses are free, and so are more mappings of the same memory.
+/// Memory stays taken until its handle is released *and* nothing shows it any more, in whichever order, and exactly so
+/// long it is charged:
+///
+///     create_memory --> held by the handle <-- map --> held by each mapping       the last to let go refunds
+///
+/// A handle that was not made here is passed on and paid for by nobody here.
+///
+/// Cost: one uncontended lock a call that takes memory or maps it, there held over the device's call (a driver has one
+/// lock anyway); nothing on the others. Thread-safety: thread-safe.
 
 #include <tenure/core/bits.hpp>
 #include <tenure/device/device.hpp>
+#include <tenure/device/vmm_device.hpp>
 #include <tenure/tenancy/meter.hpp>
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -141,6 +154,83 @@ class metered {
         return now;
     }
 
+    // ---- virtual memory: charged while a handle or a mapping holds it ----
+
+    result<memory_handle, status> create_memory(std::size_t bytes) noexcept requires vmm_device<Device> {
+        result<meter::ticket, status> charge = meter_->reserve(taken_for(bytes));
+        if (!charge) return charge.error();
+        const std::lock_guard lock(mutex_);
+        std::map<memory_handle, physical>
+            one; // nothing can fail any more once the device has given the memory
+        try {
+            one.emplace(0, std::make_shared<const std::size_t>(taken_for(bytes)));
+        } catch (...) {
+            return status::failed;
+        }
+        const result<memory_handle, status> made = device_->create_memory(bytes);
+        if (!made) return made;
+        charge->commit();
+        auto node = one.extract(one.begin());
+        node.key() = *made;
+        handles_.insert(std::move(node));
+        return made;
+    }
+
+    status release_memory(memory_handle handle) noexcept requires vmm_device<Device> {
+        const std::lock_guard lock(mutex_);
+        const status s = device_->release_memory(handle);
+        if (s != status::ok) return s;
+        if (const auto it = handles_.find(handle); it != handles_.end()) {
+            let_go(it->second);
+            handles_.erase(it);
+        }
+        return s;
+    }
+
+    status map(void* p, memory_handle handle) noexcept requires vmm_device<Device> {
+        const std::lock_guard lock(mutex_);
+        const auto paid = handles_.find(handle);
+        if (paid == handles_.end()) return device_->map(p, handle);
+        const auto key = to_address(p);
+        bool fresh = false;
+        try {
+            fresh = mappings_.emplace(key, paid->second).second;
+        } catch (...) {
+            return status::failed;
+        }
+        const status s = device_->map(p, handle);
+        if (s != status::ok && fresh) mappings_.erase(key);
+        return s;
+    }
+
+    status unmap(void* p, std::size_t bytes) noexcept requires vmm_device<Device> {
+        const std::lock_guard lock(mutex_);
+        const status s = device_->unmap(p, bytes);
+        if (s != status::ok) return s;
+        auto it = mappings_.lower_bound(to_address(p));
+        while (it != mappings_.end() && it->first - to_address(p) < bytes) {
+            let_go(it->second);
+            it = mappings_.erase(it);
+        }
+        return s;
+    }
+
+    [[nodiscard]] bool supports_vmm() const noexcept requires vmm_device<Device> {
+        return device_->supports_vmm();
+    }
+    result<void*, status> reserve_address(std::size_t bytes,
+                                          std::size_t alignment) noexcept requires vmm_device<Device> {
+        return device_->reserve_address(bytes, alignment);
+    }
+    status free_address(void* p, std::size_t bytes) noexcept requires vmm_device<Device> {
+        return device_->free_address(p, bytes);
+    }
+    status set_access(void* p, std::size_t bytes) noexcept requires vmm_device<Device> {
+        return device_->set_access(p, bytes);
+    }
+
+    status synchronize() noexcept requires vmm_device<Device> { return device_->synchronize(); }
+
     // ---- everything else: passed on ----
 
     [[nodiscard]] std::size_t allocation_granularity() const noexcept {
@@ -182,6 +272,14 @@ class metered {
         }
     };
 
+    /// Bytes of physical memory, shared by all that hold it: its handle and its mappings.
+    using physical = std::shared_ptr<const std::size_t>;
+
+    /// Effects: one holder less is about to hold it; after the last it is refunded. Requires: `mutex_` is held.
+    void let_go(const physical& m) noexcept {
+        if (m.use_count() == 1) meter_->refund(*m);
+    }
+
     [[nodiscard]] std::size_t taken_for(std::size_t bytes) const noexcept {
         return round_up(bytes, device_->allocation_granularity());
     }
@@ -202,9 +300,13 @@ class metered {
 
     Device* device_;
     meter* meter_;
-    std::mutex mutex_; ///< guards `pools_` and keeps the bytes a pool holds from changing between reads;
-                       ///< taken before the meter's
+    std::mutex
+        mutex_; ///< guards what follows, and keeps the bytes a pool holds from changing between reads, and a
+                ///< handle or an address from being given to another thread before it is forgotten here;
+                ///< taken before the meter's
     std::vector<account> pools_;
+    std::map<memory_handle, physical> handles_;
+    std::map<std::uint64_t, physical> mappings_; ///< by address
 };
 
 } // namespace tenure

@@ -445,3 +445,27 @@ TEST_CASE("sim capture: mistakes of the program are violations", "[device][sim]"
     }
     CHECK(w.d.violations().size() == 1);
 }
+
+TEST_CASE("sim capture: a capturing stream hides its identity", "[device][sim][capture]") {
+    world w;
+    const auto a = w.d.create_stream();
+    const auto b = w.d.create_stream();
+    const std::uint64_t own = w.d.describe(a)->id;
+    REQUIRE(w.d.begin_capture(a) != 0);
+    REQUIRE(w.d.begin_capture(b) != 0);
+    const std::uint64_t made_up = w.d.describe(a)->id;
+    CHECK(made_up != own);
+    CHECK(made_up != w.d.describe(b)->id);
+    CHECK(made_up == w.d.describe(a)->id);
+    REQUIRE(w.d.end_capture(a));
+    REQUIRE(w.d.end_capture(b));
+    CHECK(w.d.describe(a)->id == own);
+    // It is good for one capture: the handle gives it to whatever stream has it in the next.
+    w.d.destroy_stream(a);
+    REQUIRE(w.d.create_stream() == a);
+    CHECK(w.d.describe(a)->id != own);
+    REQUIRE(w.d.begin_capture(a) != 0);
+    CHECK(w.d.describe(a)->id == made_up);
+    REQUIRE(w.d.end_capture(a));
+    CHECK(w.d.violations().empty());
+}

@@ -23,7 +23,10 @@ struct uses_world {
     std::vector<pending::free_outcome> outcomes;
 
     stream_handle stream() { return device.create_stream(); }
-    void use(layout::block_id b, stream_handle s) { uses.add(b, s, device.describe(s)->id); }
+    void use(layout::block_id b, stream_handle s) {
+        const stream_state state = *device.describe(s);
+        uses.add(b, s, state.id, state.capturing());
+    }
     bool poll() {
         return uses.poll([this](layout::block_id b, const pending::free_outcome& o) {
             completed.push_back(b);
@@ -228,4 +231,23 @@ TEST_CASE("events of blocks that still wait are destroyed with the rest", "[orde
         uses.add(2, s, device.describe(s)->id);
     }
     CHECK(device.live_events() == 0);
+}
+
+TEST_CASE("a use named in a capture is waited for after it, too", "[ordering][pending_uses]") {
+    uses_world w;
+    const stream_handle a = w.stream();
+    REQUIRE(w.device.begin_capture(a) != 0);
+    w.use(1, a);
+    w.use(1, a); // the second time does nothing
+    REQUIRE(w.device.end_capture(a));
+    w.device.launch(a, 1ms);
+    const auto outcome = w.uses.begin_free(1);
+    CHECK(outcome.pending);
+    CHECK_FALSE(outcome.lost);
+    CHECK(outcome.capture == 0);
+    CHECK(w.device.calls(sim::call::record) == 1);
+    CHECK_FALSE(w.poll());
+    w.device.advance(2ms);
+    CHECK(w.poll());
+    CHECK(w.completed == ids{1});
 }

@@ -18,6 +18,10 @@ using namespace tenure::literals;
 
 namespace {
 
+static_assert(device<metered<sim::device>>);
+static_assert(pool_device<metered<sim::device>>);
+static_assert(vmm_device<metered<sim::device>>);
+
 constexpr std::size_t large_device = 141_GiB;
 
 struct metered_world {
@@ -277,4 +281,157 @@ TEST_CASE("allocations, frees, trims and changes of the limit race without losin
     CHECK(w.charged() == 0);
     CHECK(w.device.reserved() == 0);
     CHECK(w.paid.destroy_pool(*pool) == status::ok);
+}
+
+TEST_CASE("physical memory is charged until the last that holds it lets go", "[tenancy][metered][vmm]") {
+    metered_world w(10_MiB);
+    char* const window = static_cast<char*>(w.paid.reserve_address(64_MiB, 0).value());
+    CHECK(w.charged() == 0); // addresses are free
+    const auto h = w.paid.create_memory(4_MiB);
+    REQUIRE(h);
+    CHECK(w.charged() == 4_MiB);
+    const auto over = w.paid.create_memory(8_MiB);
+    REQUIRE_FALSE(over);
+    CHECK(over.error() == status::over_limit);
+    CHECK(w.device.calls(sim::call::create_memory) == 1); // the device was not even asked
+    REQUIRE(w.paid.map(window, *h) == status::ok);
+    REQUIRE(w.paid.map(window + 8_MiB, *h) == status::ok);
+    CHECK(w.paid.map(window + 8_MiB, *h) == status::invalid_value); // and the mapping that is there stays
+    CHECK(w.charged() == 4_MiB);
+    SECTION("released first") {
+        REQUIRE(w.paid.release_memory(*h) == status::ok);
+        CHECK(w.charged() == 4_MiB);
+        CHECK(w.paid.release_memory(*h) == status::invalid_value);
+        REQUIRE(w.paid.unmap(window, 4_MiB) == status::ok);
+        CHECK(w.charged() == 4_MiB);
+        REQUIRE(w.paid.unmap(window + 8_MiB, 4_MiB) == status::ok);
+    }
+    SECTION("unmapped first") {
+        REQUIRE(w.paid.unmap(window, 4_MiB) == status::ok);
+        REQUIRE(w.paid.unmap(window + 8_MiB, 4_MiB) == status::ok);
+        CHECK(w.charged() == 4_MiB);
+        REQUIRE(w.paid.release_memory(*h) == status::ok);
+    }
+    SECTION("refused by the device") {
+        w.device.fail_call(sim::call::unmap, 1, status::failed);
+        CHECK(w.paid.unmap(window, 4_MiB) == status::failed);
+        CHECK(w.charged() == 4_MiB);
+        w.device.fail_call(sim::call::release_memory, 1, status::failed);
+        CHECK(w.paid.release_memory(*h) == status::failed);
+        REQUIRE(w.paid.release_memory(*h) == status::ok);
+        REQUIRE(w.paid.unmap(window, 4_MiB) == status::ok);
+        REQUIRE(w.paid.unmap(window + 8_MiB, 4_MiB) == status::ok);
+    }
+    CHECK(w.charged() == 0);
+    CHECK(w.device.reserved() == 0);
+    CHECK(w.paid.free_address(window, 64_MiB) == status::ok);
+}
+
+TEST_CASE("memory made elsewhere is paid for by nobody here", "[tenancy][metered][vmm]") {
+    metered_world w(2_MiB);
+    void* const window = w.paid.reserve_address(8_MiB, 0).value();
+    const memory_handle foreign = w.device.create_memory(8_MiB).value();
+    REQUIRE(w.paid.map(window, foreign) == status::ok);
+    CHECK(w.paid.set_access(window, 8_MiB) == status::ok);
+    CHECK(w.charged() == 0);
+    CHECK(w.paid.unmap(window, 8_MiB) == status::ok);
+    CHECK(w.paid.release_memory(foreign) == status::ok);
+    CHECK(w.charged() == 0);
+}
+
+TEST_CASE("a device without virtual memory says so through a meter", "[tenancy][metered][vmm]") {
+    sim::device bare({.cost = sim::costs::zero(), .vmm = false});
+    meter account("alice", no_limit);
+    metered<sim::device> paid(bare, account);
+    CHECK_FALSE(paid.supports_vmm());
+    CHECK(paid.create_memory(2_MiB).error() == status::not_supported);
+    CHECK(paid.reserve_address(2_MiB, 0).error() == status::not_supported);
+    CHECK(account.read().charged == 0);
+}
+
+namespace {
+
+/// A few handles and one window of 16 places of 2 MiB, used at random.
+class vmm_program {
+  public:
+    vmm_program(metered<sim::device>& paid, std::uint64_t seed) : paid_(paid), rng_(seed) {
+        if (const auto p = paid.reserve_address(32_MiB, 0)) window_ = static_cast<char*>(*p);
+    }
+
+    void step() {
+        const std::size_t place = test::below(rng_, 16);
+        switch (test::below(rng_, 4)) {
+        case 0:
+            if (const auto h = paid_.create_memory(2_MiB * (1 + test::below(rng_, 2))))
+                handles_.push_back(*h);
+            break;
+        case 1:
+            if (!handles_.empty() && window_ != nullptr)
+                (void)paid_.map(window_ + place * 2_MiB, handles_[test::below(rng_, handles_.size())]);
+            break;
+        case 2:
+            if (window_ != nullptr)
+                (void)paid_.unmap(window_ + place * 2_MiB, 2_MiB * (1 + test::below(rng_, 4)));
+            break;
+        default:
+            if (handles_.empty()) break;
+            std::swap(handles_[test::below(rng_, handles_.size())], handles_.back());
+            if (paid_.release_memory(handles_.back()) == status::ok) handles_.pop_back();
+        }
+    }
+
+    void clear() {
+        for (const memory_handle h : handles_) (void)paid_.release_memory(h);
+        for (std::size_t place = 0; place < 16 && window_ != nullptr; ++place)
+            for (const std::size_t n : {2_MiB, 4_MiB}) (void)paid_.unmap(window_ + place * 2_MiB, n);
+    }
+
+  private:
+    metered<sim::device>& paid_;
+    std::mt19937_64 rng_;
+    char* window_ = nullptr;
+    std::vector<memory_handle> handles_;
+};
+
+} // namespace
+
+TEST_CASE("whichever call fails, what is charged for virtual memory is what is taken",
+          "[tenancy][metered][vmm][faults]") {
+    CAPTURE(test::seed());
+    for (std::uint64_t k = 1;; ++k) {
+        metered_world w(20_MiB);
+        w.device.fail_any_call(k, status::failed);
+        vmm_program program(w.paid, test::seed());
+        for (int i = 0; i < 200; ++i) {
+            program.step();
+            CHECK(w.charged() == w.device.reserved());
+            CHECK(w.charged() <= 20_MiB);
+        }
+        const bool failed = w.device.total_calls() >= k;
+        w.device.clear_faults();
+        program.clear();
+        CHECK(w.charged() == 0);
+        CHECK(w.device.reserved() == 0);
+        if (!failed) break;
+        REQUIRE(k < 1000);
+    }
+}
+
+TEST_CASE("threads that map and release race without losing a byte", "[tenancy][metered][vmm][threads]") {
+    metered_world w(40_MiB);
+    std::atomic<int> wrong{0};
+    std::vector<std::thread> threads;
+    for (unsigned t = 0; t < 4; ++t)
+        threads.emplace_back([&, t] {
+            vmm_program program(w.paid, test::seed() + t);
+            for (int i = 0; i < 3000; ++i) {
+                program.step();
+                if (w.device.reserved() > 40_MiB) ++wrong;
+            }
+            program.clear();
+        });
+    for (auto& t : threads) t.join();
+    CHECK(wrong == 0);
+    CHECK(w.charged() == 0);
+    CHECK(w.device.reserved() == 0);
 }

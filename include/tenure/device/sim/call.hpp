@@ -21,6 +21,7 @@ enum class call : std::uint8_t {
     query,
     synchronize_event,
     synchronize_stream,
+    synchronize_device,
     wait,
     create_pool,
     destroy_pool,
@@ -43,31 +44,18 @@ constexpr std::size_t index(call c) noexcept {
     return static_cast<std::size_t>(c);
 }
 
+/// Returns: whether the call belongs to `vmm_device`.
+constexpr bool is_vmm(call c) noexcept {
+    return c >= call::reserve_address;
+}
+
 constexpr const char* to_string(call c) noexcept {
-    constexpr std::array<const char*, call_kinds> names{"allocate",
-                                                        "deallocate",
-                                                        "memory",
-                                                        "describe",
-                                                        "create_event",
-                                                        "destroy_event",
-                                                        "record",
-                                                        "query",
-                                                        "synchronize_event",
-                                                        "synchronize_stream",
-                                                        "wait",
-                                                        "create_pool",
-                                                        "destroy_pool",
-                                                        "allocate_from",
-                                                        "deallocate_to",
-                                                        "trim_pool",
-                                                        "memory_of",
-                                                        "reserve_address",
-                                                        "free_address",
-                                                        "create_memory",
-                                                        "release_memory",
-                                                        "map",
-                                                        "set_access",
-                                                        "unmap"};
+    constexpr std::array<const char*, call_kinds> names{
+        "allocate",           "deallocate",     "memory",      "describe",          "create_event",
+        "destroy_event",      "record",         "query",       "synchronize_event", "synchronize_stream",
+        "synchronize_device", "wait",           "create_pool", "destroy_pool",      "allocate_from",
+        "deallocate_to",      "trim_pool",      "memory_of",   "reserve_address",   "free_address",
+        "create_memory",      "release_memory", "map",         "set_access",        "unmap"};
     return index(c) < call_kinds ? names[index(c)] : "unknown";
 }
 

@@ -46,48 +46,62 @@ struct cost_curve {
 
 struct costs {
     std::array<std::chrono::nanoseconds, call_kinds> fixed{}; ///< a call of each kind, whatever its size
-    cost_curve allocate;      ///< on top of the fixed cost: cudaMalloc of n bytes
-    cost_curve deallocate;    ///< cudaFree of n bytes on an idle device
-    cost_curve grow_pool;     ///< a driver pool takes n bytes from the device
-    cost_curve shrink_pool;   ///< a driver pool gives one chunk of n bytes back
-    cost_curve create_memory; ///< n bytes of physical memory
-    cost_curve set_access;    ///< for each handle of n bytes
-    cost_curve unmap;         ///< for each handle of n bytes
+    cost_curve allocate;       ///< on top of the fixed cost: cudaMalloc of n bytes
+    cost_curve deallocate;     ///< cudaFree of n bytes on an idle device
+    cost_curve grow_pool;      ///< a driver pool takes n bytes from the device
+    cost_curve shrink_pool;    ///< a driver pool gives one chunk of n bytes back
+    cost_curve create_memory;  ///< n bytes of physical memory
+    cost_curve release_memory; ///< n bytes of physical memory, mapped nowhere any more
+    cost_curve set_access;     ///< for each handle of n bytes
+    cost_curve unmap;          ///< for each handle of n bytes
 
-    /// Returns: the costs measured on an H200 (driver 580, CUDA 13.0): medians of one machine. The ratios are
-    /// what to build on.
+    /// Returns: the costs measured on an H200 (driver 580, CUDA 13.0). The ratios are what to build on.
+    ///
+    /// Two sources. Survey: a first series over all calls; medians. Probe: a second series, another day, over the calls that take, map and free memory, sizes 2 MiB to 2 GiB in powers of two and 20 MiB;
+    /// medians of 40 calls (24 of 1 GiB, 12 of 2 GiB). Where the two agree within a quarter, or only the survey has it,
+    /// the survey's figure stands; otherwise the curve passes within a quarter of every size that the probe measured.
     [[nodiscard]] static constexpr costs h200() noexcept {
         using std::chrono::nanoseconds;
         costs c;
         const auto set = [&c](call kind, std::int64_t ns) { c.fixed[index(kind)] = nanoseconds{ns}; };
-        // cudaMalloc / cudaFree, idle GPU: 36-46 us / 32-41 us up to 20 MiB; 1 GiB: 248 us / 683 us.
-        c.allocate = {{{{2_MiB, 36'000}, {20_MiB, 46'000}, {1_GiB, 248'000}}}, 3};
-        c.deallocate = {{{{2_MiB, 32'000}, {20_MiB, 41'000}, {1_GiB, 683'000}}}, 3};
-        set(call::memory, 7'300);             // cudaMemGetInfo: 7.3 us
-        set(call::describe, 79 + 92);         // cudaStreamGetId: 79 ns, cudaStreamGetCaptureInfo: 92 ns
-        set(call::create_event, 240);         // cudaEventCreate + cudaEventDestroy: 480 ns
-        set(call::destroy_event, 240);        // the other half of it
-        set(call::record, 445);               // cudaEventRecord: 445 ns
-        set(call::query, 310);                // cudaEventQuery: 290-330 ns
-        set(call::synchronize_stream, 1'850); // cudaStreamSynchronize, idle: 1.7-2.0 us
-        set(call::synchronize_event, 1'850);  // not measured: as for a stream
-        set(call::wait, 440);                 // cudaStreamWaitEvent: 440 ns
-        set(call::allocate_from, 425); // cudaMallocAsync + cudaFreeAsync, warm, one thread: 0.7-1.0 us a pair
+        // cudaMalloc, survey: 36-46 us up to 20 MiB; 1 GiB: 248 us.
+        // Probe: 38-62 us up to 64 MiB, 61 / 64 / 78 at 128 / 256 / 512 MiB; 1 / 2 GiB: 97 / 147 us.
+        c.allocate = {{{{32_MiB, 47'500}, {1_GiB, 97'300}}}, 2};
+        // cudaFree of an idle device, survey: 32-41 us up to 20 MiB; 1 GiB: 683 us.
+        // Probe: 35-51 us up to 32 MiB, 61 / 155 / 117 / 234 at 64 / 128 / 256 / 512 MiB; 1 / 2 GiB: 441 / 912 us.
+        c.deallocate = {{{{32_MiB, 44'000}, {128_MiB, 117'000}, {256_MiB, 130'000}, {1_GiB, 440'800}}}, 4};
+        set(call::memory, 7'300);      // survey: cudaMemGetInfo: 7.3 us
+        set(call::describe, 25 + 25);  // probe: cuStreamIsCapturing: 25 ns, cuStreamGetId: 25 ns
+        set(call::create_event, 240);  // survey: cudaEventCreate + cudaEventDestroy: 480 ns
+        set(call::destroy_event, 240); // the other half of it
+        set(call::record, 261);        // probe: cuEventRecord: 261 ns (survey: cudaEventRecord: 445 ns)
+        set(call::query, 310);         // survey: cudaEventQuery: 290-330 ns (probe: 278 ns)
+        set(call::synchronize_stream, 1'850);  // survey: cudaStreamSynchronize, idle: 1.7-2.0 us
+        set(call::synchronize_device, 91'500); // a small cudaMalloc and cudaFree
+        set(call::synchronize_event, 1'850);   // not measured: as for a stream
+        set(call::wait, 440);                  // survey: cudaStreamWaitEvent: 440 ns
+        set(call::allocate_from, 425); // survey: cudaMallocAsync + cudaFreeAsync, warm: 0.7-1.0 us a pair
         set(call::deallocate_to, 425); // the other half of it
-        // cudaMallocAsync growth: 107-130 us up to 20 MiB; 1 GiB: 1.6 ms.
+        // cudaMallocAsync growth, survey: 107-130 us up to 20 MiB; 1 GiB: 1.6 ms.
         c.grow_pool = {{{{2_MiB, 107'000}, {20_MiB, 130'000}, {1_GiB, 1'600'000}}}, 3};
-        set(call::create_pool, 107'000);   // not measured: as the smallest growth
-        set(call::memory_of, 92);          // not measured: as another attribute, cudaStreamGetCaptureInfo
-        set(call::reserve_address, 3'000); // cuMemAddressReserve (2 MiB to 16 TiB): 1-5 us
-        set(call::free_address, 3'000);    // not measured: as reserving
-        // cuMemCreate 2 / 20 / 256 MiB / 1 GiB: 15 / 15 / 33 / 126 us.
-        c.create_memory = {{{{2_MiB, 15'000}, {20_MiB, 15'000}, {256_MiB, 33'000}, {1_GiB, 126'000}}}, 4};
-        set(call::release_memory, 15'000); // not measured: as creating a small one
-        set(call::map, 2'500);             // cuMemMap: 1-4 us a handle
-        // cuMemSetAccess: ~33 us a handle up to 20 MiB, 65 us at 256 MiB, 110 us at 1 GiB.
-        c.set_access = {{{{20_MiB, 33'000}, {256_MiB, 65'000}, {1_GiB, 110'000}}}, 3};
-        // cuMemUnmap: 21 us a handle (20 MiB), 35 us at 256 MiB.
-        c.unmap = {{{{20_MiB, 21'000}, {256_MiB, 35'000}}}, 2};
+        set(call::create_pool, 107'000); // not measured: as the smallest growth
+        set(call::memory_of, 92);        // not measured: as another attribute, cudaStreamGetCaptureInfo
+        set(call::reserve_address,
+            3'000); // survey: cuMemAddressReserve (2 MiB to 16 TiB): 1-5 us (probe: 2.7 us)
+        set(call::free_address, 1'900); // probe: cuMemAddressFree: 1.9 us
+        // cuMemCreate, survey: 2 / 20 / 256 MiB / 1 GiB: 15 / 15 / 33 / 126 us.
+        // Probe: 13-14 us up to 8 MiB, 8-10 from 16 to 64 MiB, 12 / 20 / 17 at 128 / 256 / 512 MiB; 1 / 2 GiB: 24 / 37.
+        c.create_memory = {{{{8_MiB, 14'000}, {16_MiB, 8'900}, {256_MiB, 15'000}, {1_GiB, 24'300}}}, 4};
+        // cuMemRelease, probe: 13-19 us up to 32 MiB, 28 / 47 / 91 / 200 at 64 / 128 / 256 / 512 MiB;
+        // 1 / 2 GiB: 329 / 811 us.
+        c.release_memory = {{{{32_MiB, 16'300}, {256_MiB, 90'900}, {1_GiB, 328'800}}}, 3};
+        set(call::map, 1'000); // cuMemMap a handle, survey: 1-4 us; probe: 0.7-1.8 us, whatever the size
+        // cuMemSetAccess a handle, survey: ~33 us up to 20 MiB, 65 us at 256 MiB, 110 us at 1 GiB.
+        // Probe: 23-33 us up to 128 MiB, 44-53 at 256 MiB, 47-49 at 512 MiB; 1 / 2 GiB: 58-62 / 96-111 us.
+        c.set_access = {{{{128_MiB, 28'000}, {256_MiB, 45'000}, {1_GiB, 60'000}, {2_GiB, 104'000}}}, 4};
+        // cuMemUnmap a handle, survey: 21 us (20 MiB), 35 us at 256 MiB.
+        // Probe: 15-21 us up to 128 MiB, 21-28 at 256 MiB, 24-25 at 512 MiB; 1 / 2 GiB: 27-29 / 39 us.
+        c.unmap = {{{{128_MiB, 18'300}, {256_MiB, 24'000}, {1_GiB, 28'000}, {2_GiB, 39'000}}}, 4};
         c.shrink_pool = c.unmap; // not measured: a pool unmaps what it gives back
         return c;
     }

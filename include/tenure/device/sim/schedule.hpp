@@ -21,6 +21,7 @@
 ///
 /// Thread-compatible.
 
+#include <tenure/core/bits.hpp>
 #include <tenure/core/handles.hpp>
 #include <tenure/core/result.hpp>
 #include <tenure/core/status.hpp>
@@ -159,10 +160,14 @@ class schedule {
                             held_orphans_.end());
     }
 
+    /// A capturing stream cannot be asked for its own identity. It gets one made of its handle, as on a GPU, which
+    /// another stream may have in another capture.
     result<stream_state, status> describe(stream_handle handle) {
+        constexpr std::uint64_t of_handle = std::uint64_t{1} << 62;
         const stream* s = use(handle, "described");
         if (s == nullptr) return status::invalid_value;
-        return stream_state{s->id, s->capture};
+        if (s->capture == 0) return stream_state{s->id, 0};
+        return stream_state{of_handle | to_address(handle), s->capture};
     }
 
     status synchronize(stream_handle handle) {

@@ -113,6 +113,12 @@ class virtual_memory {
         }
     }
 
+    /// Returns: bytes; 0 for a handle that names nothing.
+    [[nodiscard]] std::size_t size_of(memory_handle handle) const {
+        const auto it = memory_.find(handle);
+        return it == memory_.end() ? 0 : it->second.size;
+    }
+
     /// Effects: f(bytes) for each handle mapped in [address, address + n).
     template <class F>
     void for_each_handle(std::uint64_t address, std::size_t n, F&& f) const {

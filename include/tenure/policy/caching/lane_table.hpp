@@ -33,6 +33,7 @@
 #include <cstdint>
 #include <limits>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace tenure::caching {
@@ -83,6 +84,18 @@ class lane_table {
     [[nodiscard]] lane_id find(std::uint64_t stream) const noexcept {
         const auto it = by_key_.find(key{stream, 0});
         return it == by_key_.end() ? none : it->second;
+    }
+
+    /// Effects: the home lane that was made for the identity `before`, if any, is `after`'s; unless that has one.
+    void rename(std::uint64_t before, std::uint64_t after) noexcept {
+        const auto it = by_key_.find(key{before, 0});
+        if (it == by_key_.end() || by_key_.contains(key{after, 0})) return;
+        lane& l = lanes_[it->second];
+        l.who.stream = after;
+        if (l.moving != none) lanes_[l.moving].who.stream = after;
+        auto node = by_key_.extract(it);
+        node.key() = l.who;
+        by_key_.insert(std::move(node));
     }
 
     /// A block begins, or ceases, to belong to the lane.

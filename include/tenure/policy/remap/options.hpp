@@ -1,0 +1,43 @@
+#pragma once
+
+/// \file
+/// `remap_options`: options of `remap_pool`.
+
+#include <tenure/core/units.hpp>
+
+#include <cstddef>
+
+namespace tenure {
+
+struct remap_options {
+    /// Bytes: handles for large blocks are at least this large where the need is; smaller ones pack tighter, but the
+    /// driver's time goes with their number (some 45 us each when bought, 30 us to show one again).
+    std::size_t least_handle_bytes = std::size_t{32} << 20;
+
+    /// Handles are at most this part of what the pool holds (and `least_handle_bytes` at least, and at most
+    /// `most_handle_bytes`): a large pool buys large handles, and a half used one is a small loss in it.
+    std::size_t handles_per_pool = 64;
+    std::size_t most_handle_bytes = std::size_t{64} << 20;
+
+    /// Bytes: what the homes of small blocks (up to 256 KiB) grow by.
+    std::size_t small_handle_bytes = std::size_t{2} << 20;
+
+    /// The pool may hold 1 + 1/`slack_divisor` times the most that has been used at once before it prefers showing
+    /// free memory behind new addresses to buying more. 0: no slack.
+    std::size_t slack_divisor = 200;
+
+    /// Bytes: memory that is bought anyway is bought smaller where a handle shown again saves at least this much.
+    std::size_t worth_showing_bytes = std::size_t{4} << 20;
+
+    /// Views kept; the least recently used one goes when there are more.
+    std::size_t max_views = 128;
+
+    /// See `pool_options`.
+    std::size_t mark_bytes = std::size_t{1} << 20;
+    /// On a miss that the device refuses, wait for all work of the device, so that what other streams have freed can be
+    /// had, and try again.
+    bool release_on_oom = true;
+    bool synchronize_on_oom = false;
+};
+
+} // namespace tenure

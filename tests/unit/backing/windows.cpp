@@ -1,0 +1,128 @@
+#include "support/catch.hpp"
+#include "support/misuse_log.hpp"
+
+#include <tenure/backing/windows.hpp>
+#include <tenure/core/units.hpp>
+#include <tenure/device/sim_device.hpp>
+
+#include <cstddef>
+#include <optional>
+
+using namespace tenure;
+using namespace tenure::literals;
+
+namespace {
+
+struct world {
+    sim::device device{{.capacity = 64_MiB, .cost = sim::costs::zero()}};
+    std::optional<windows<sim::device>> w{device};
+
+    windows<sim::device>& operator*() { return *w; }
+    windows<sim::device>* operator->() { return &*w; }
+};
+
+} // namespace
+
+TEST_CASE("handles are bought next to each other, and shown again elsewhere", "[backing][windows]") {
+    world w;
+    const auto homes = *w->open(32_MiB);
+    const auto a = w->buy(homes, 2_MiB);
+    const auto b = w->buy(homes, 6_MiB);
+    REQUIRE(a);
+    REQUIRE(b);
+    CHECK(w->of(*b).home == w->of(*a).home + 2_MiB);
+    CHECK(w->bytes() == 8_MiB);
+    CHECK(w->count() == 2);
+    CHECK(w->at(homes).homes == 2);
+
+    const auto view = *w->open(8_MiB);
+    REQUIRE(w->show(view, *b) == status::ok);
+    REQUIRE(w->show(view, *a) == status::ok);
+    CHECK(w->at(view).slots[1].address == w->at(view).base + 6_MiB);
+    CHECK(w->at(view).homes == 0);
+    CHECK(w.device.reserved() == 8_MiB); // a view takes no memory
+    CHECK(w->shows(w->at(view).base + 7_MiB));
+    CHECK_FALSE(w->shows(w->at(homes).base + 8_MiB));
+    CHECK(w->validate());
+    w.w.reset();
+    CHECK(w.device.reserved() == 0);
+    CHECK(w.device.violations().empty());
+}
+
+TEST_CASE("a released handle leaves its places empty everywhere", "[backing][windows]") {
+    world w;
+    const auto homes = *w->open(32_MiB);
+    const auto a = *w->buy(homes, 2_MiB);
+    const auto b = *w->buy(homes, 4_MiB);
+    const auto view = *w->open(8_MiB);
+    REQUIRE(w->show(view, b) == status::ok);
+    REQUIRE(w->show(view, a) == status::ok);
+    REQUIRE(w->release(b) == status::ok);
+    CHECK(w->bytes() == 2_MiB);
+    CHECK(w.device.reserved() == 2_MiB);
+    CHECK(w->at(view).mapped == 1);
+    CHECK(w->at(homes).mapped == 1);
+    CHECK(w->at(homes).homes == 1);
+    CHECK(w->drop(view) == status::invalid_value); // a is still shown there
+    REQUIRE(w->hide(view, a) == status::ok);
+    CHECK(w->is_at_home(a));
+    CHECK(w->drop(view) == status::ok);
+
+    // What was emptied at the end of a window can be filled again.
+    w->unfill(homes);
+    const auto c = *w->buy(homes, 6_MiB);
+    CHECK(w->of(c).home == w->of(a).home + 2_MiB);
+    CHECK(w->validate());
+}
+
+TEST_CASE("a purchase that fails half way changes nothing", "[backing][windows]") {
+    const sim::call failing = GENERATE(sim::call::create_memory, sim::call::map, sim::call::set_access);
+    CAPTURE(to_string(failing));
+    world w;
+    const auto homes = *w->open(32_MiB);
+    const auto a = *w->buy(homes, 2_MiB);
+    w.device.fail_call(failing, 1, status::failed);
+    CHECK_FALSE(w->buy(homes, 2_MiB));
+    CHECK(w->bytes() == 2_MiB);
+    CHECK(w.device.reserved() == 2_MiB);
+    CHECK(w->validate());
+    const auto b = *w->buy(homes, 2_MiB);
+    CHECK(w->of(b).home == w->of(a).home + 2_MiB);
+    CHECK(w->validate());
+}
+
+TEST_CASE("a release that the device refuses goes on where it stopped", "[backing][windows]") {
+    world w;
+    const auto homes = *w->open(32_MiB);
+    const auto a = *w->buy(homes, 2_MiB);
+    const auto view = *w->open(2_MiB);
+    REQUIRE(w->show(view, a) == status::ok);
+    w.device.fail_call(sim::call::unmap, 2, status::failed);
+    CHECK(w->release(a) == status::failed);
+    CHECK(w->is_at_home(a)); // home goes last
+    w.device.fail_call(sim::call::release_memory, 1, status::failed);
+    CHECK(w->release(a) == status::failed);
+    CHECK_FALSE(w->is_at_home(a));
+    CHECK(w->bytes() == 2_MiB);
+    CHECK(w->release(a) == status::ok);
+    CHECK(w->bytes() == 0);
+    CHECK(w.device.reserved() == 0);
+}
+
+TEST_CASE("windows wait for the device before they end", "[backing][windows]") {
+    test::misuse_log log;
+    sim::device device({.capacity = 64_MiB});
+    const stream_handle s = device.create_stream();
+    {
+        windows<sim::device> w(device);
+        const auto homes = *w.open(2_MiB);
+        REQUIRE(w.buy(homes, 2_MiB));
+        void* const p = to_pointer(w.at(homes).base);
+        device.block_allocated(p, 1_MiB, s);
+        device.launch(s, std::chrono::milliseconds{5});
+        device.block_freed(p, s);
+    }
+    CHECK(device.now() >= std::chrono::milliseconds{5});
+    CHECK(device.violations().empty());
+    CHECK(log.take().empty());
+}

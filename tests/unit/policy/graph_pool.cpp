@@ -1,0 +1,41 @@
+#include "support/catch.hpp"
+
+#include <tenure/core/units.hpp>
+#include <tenure/device/sim_device.hpp>
+#include <tenure/policy/caching_pool.hpp>
+#include <tenure/policy/graph_pool.hpp>
+#include <tenure/policy/remap_pool.hpp>
+
+#include <cstdint>
+#include <optional>
+
+using namespace tenure;
+using namespace tenure::literals;
+
+TEMPLATE_TEST_CASE("a graph's memory is nobody else's while a copy of its handle lives",
+                   "[policy][graph_pool]", remap_pool<sim::device>, caching_pool<sim::device>) {
+    sim::device device({.capacity = 1_GiB, .cost = sim::costs::zero()});
+    TestType pool(device);
+    const stream_handle s = device.create_stream();
+    std::optional<graph_pool> memory(std::in_place, pool, device);
+
+    CHECK(memory->keep(s).error() == status::invalid_value); // no capture yet
+    REQUIRE(device.begin_capture(s) != 0);
+    void* const p = pool.allocate(s, 8_MiB);
+    REQUIRE(memory->keep(s));
+    REQUIRE(memory->keep(s)); // once is enough
+    pool.deallocate(s, p, 8_MiB);
+    REQUIRE(device.end_capture(s));
+    CHECK(memory->size() == 1);
+
+    std::optional<graph_pool> copy = memory;
+    memory.reset();
+    CHECK(pool.usage().captured >= 8_MiB);
+    CHECK(pool.trim(0) == pool.trim(0)); // nothing of it can go
+    CHECK(pool.usage().captured >= 8_MiB);
+    copy.reset();
+    CHECK(pool.usage().captured == 0);
+    pool.trim(0);
+    CHECK(pool.usage().reserved.current == 0);
+    CHECK(device.violations().empty());
+}
