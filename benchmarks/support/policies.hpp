@@ -11,6 +11,7 @@
 #include <tenure/policy/best_fit_pool.hpp>
 #include <tenure/policy/buddy_pool.hpp>
 #include <tenure/policy/caching_pool.hpp>
+#include <tenure/policy/remap_pool.hpp>
 #include <tenure/policy/slab_and_caching.hpp>
 #include <tenure/policy/slab_pool.hpp>
 #include <tenure/resource/resource.hpp>
@@ -75,6 +76,7 @@ void for_each_policy(Visitor visit) {
     visit(policy_entry<tenure::slab_pool>{"slab"});
     visit(policy_entry<tenure::caching_pool>{"caching"});
     visit(policy_entry<tenure::slab_and_caching>{"slab_and_caching"});
+    visit(policy_entry<tenure::remap_pool>{"remap"});
     visit(policy_entry<tenure::async_pool>{"async"});
 }
 

@@ -5,7 +5,7 @@
 ///
 /// | expression | |
 /// |---|---|
-/// | `World::device_type` | a `tenure::pool_device` |
+/// | `World::device_type` | a `tenure::pool_device` and a `tenure::vmm_device` |
 /// | `w.device()` | the device, one for the whole run |
 /// | `w.stream(i)` | the i-th created stream; made on first demand, lives as long as the world; `i < max_streams` |
 /// | `w.describe()` | names and values for the results' context |
@@ -15,6 +15,7 @@
 #include <tenure/core/bits.hpp>
 #include <tenure/core/units.hpp>
 #include <tenure/device/sim_device.hpp>
+#include <tenure/device/vmm_device.hpp>
 
 #include <atomic>
 #include <cstddef>
@@ -46,6 +47,7 @@ class idle_device : public tenure::sim::device {
     tenure::status destroy_event(tenure::event_handle) noexcept { return tenure::status::ok; }
     tenure::status record(tenure::event_handle, tenure::stream_handle) noexcept { return tenure::status::ok; }
     tenure::status query(tenure::event_handle) noexcept { return tenure::status::ok; }
+    using device::synchronize; // the whole device, after which memory is unmapped
     tenure::status synchronize(tenure::event_handle) noexcept { return tenure::status::ok; }
     tenure::status synchronize(tenure::stream_handle) noexcept { return tenure::status::ok; }
     tenure::status wait(tenure::stream_handle, tenure::event_handle) noexcept { return tenure::status::ok; }
@@ -56,7 +58,7 @@ class idle_device : public tenure::sim::device {
     std::atomic<std::uint64_t> events_{1};
 };
 
-static_assert(tenure::pool_device<idle_device>);
+static_assert(tenure::pool_device<idle_device> && tenure::vmm_device<idle_device>);
 
 inline constexpr std::size_t max_streams = 256;
 

@@ -11,7 +11,8 @@ using namespace tenure::literals;
 static_assert(resource<device_pool<sim::device>>);
 static_assert(capture_resource<device_pool<sim::device>>);
 
-TEST_CASE("the pool for device memory remaps where the device can, and caches where it cannot", "[policy][device_pool]") {
+TEST_CASE("the pool for device memory remaps where the device can, and caches where it cannot",
+          "[policy][device_pool]") {
     const bool vmm = GENERATE(true, false);
     CAPTURE(vmm);
     sim::device device({.capacity = 1_GiB, .cost = sim::costs::zero(), .vmm = vmm});
