@@ -8,6 +8,7 @@
 #include "progress.hpp"
 #include "trace.hpp"
 
+#include <tenure/core/error.hpp>
 #include <tenure/core/units.hpp>
 
 #include <algorithm>
@@ -71,6 +72,8 @@ comparison replay_all(const std::vector<input>& inputs, const std::vector<named_
                 row.result = p.run->replay(in.program, how);
             } catch (const replay_error& e) {
                 throw replay_error("replaying " + row.trace + " through " + p.spec + ": " + e.what());
+            } catch (const driver_error& e) { // the device cannot do what the policy stands on
+                throw usage_error(p.spec + " on " + options.device + ": " + e.what());
             }
         }
     }
