@@ -8,6 +8,7 @@
 #include <tenure/policy/binned.hpp>
 #include <tenure/policy/buddy_pool.hpp>
 #include <tenure/policy/caching_pool.hpp>
+#include <tenure/policy/device_pool.hpp>
 #include <tenure/policy/graph_pool.hpp>
 #include <tenure/policy/remap_pool.hpp>
 #include <tenure/policy/slab_and_caching.hpp>

@@ -297,13 +297,16 @@ class stream_order {
             free_domains_.push_back(fresh);
             return false;
         }
-        if (l.generations == max_generations) { // the newest waits with what is being marked now
-            generation& newest = l.marked[--l.generations];
-            blocks.recolor(newest.color, l.open);
-            retire(newest);
+        if (l.generations == max_generations) { // what is being marked now joins the newest
+            generation& newest = l.marked[l.generations - 1];
+            blocks.recolor(l.open, newest.color);
+            events_->release(newest.event);
+            newest.event = *event;
+            free_domains_.push_back(fresh);
+        } else {
+            l.marked[l.generations++] = {l.open, *event};
+            l.open = fresh;
         }
-        l.marked[l.generations++] = {l.open, *event};
-        l.open = fresh;
         l.unmarked = 0;
         l.wanted = false;
         return true;
