@@ -247,9 +247,17 @@ class remap_stock {
             const std::uint64_t end = areas_[a].base + areas_[a].bytes;
             const std::size_t free = blocks_.free_tail({areas_[a].base, areas_[a].bytes, k}, usable);
             const std::uint64_t start = round_up(end - free, n.alignment);
-            if (start < end) return n.bytes - std::min<std::size_t>(n.bytes, end - start);
+            if (start < end) {
+                const std::size_t missing = n.bytes - std::min<std::size_t>(n.bytes, end - start);
+                if (in_steps(k, missing) <= windows_.at(areas_[a].window).room()) return missing;
+            }
         }
         return n.bytes + n.at_home;
+    }
+
+    /// Returns: what is bought for `bytes` bytes.
+    [[nodiscard]] std::size_t in_steps(kind k, std::size_t bytes) const noexcept {
+        return round_up(bytes, k == kind::small ? round_up(options_.small_handle_bytes, step_) : step_);
     }
 
     /// Returns: whether the next slot of the area's window is right behind its newest home.
@@ -290,8 +298,7 @@ class remap_stock {
     /// Effects: buys `bytes` bytes right behind the newest home of that kind.
     status buy(kind k, std::size_t bytes, layout::domain color) {
         std::uint32_t& a = growing_[index(k)];
-        const std::size_t whole =
-            round_up(bytes, k == kind::small ? round_up(options_.small_handle_bytes, step_) : step_);
+        const std::size_t whole = in_steps(k, bytes);
         if (a == none || windows_.at(areas_[a].window).room() < whole || !can_grow(areas_[a])) {
             const std::size_t room = k == kind::small ? small_window : large_window;
             const result<std::uint32_t, status> fresh =
