@@ -413,6 +413,9 @@ class remap_blocks {
     /// Returns: a span, or `no_block`.
     block_id from_view(std::size_t n, std::size_t a, domain_span domains) {
         const std::size_t need = rounded(n, a);
+        std::size_t free = 0;
+        for (const domain d : domains) free += free_bytes(d);
+        if (free < need) return layout::no_block; // as while a pool grows: no view can hold it
         std::optional<stretch> best;
         if (const auto it = recent_.find(need); it != recent_.end() && views_[it->second].in_use)
             best = best_in(it->second, need, a, domains);
