@@ -60,6 +60,11 @@ class remap_stock {
                 "remap_pool: this device has no virtual memory management; caching_pool needs none");
         if (options.handles_per_pool == 0)
             throw std::invalid_argument("remap_options: handles_per_pool is zero");
+        if (options.max_views == 0) throw std::invalid_argument("remap_options: max_views is zero");
+        if (options.least_handle_bytes == 0)
+            throw std::invalid_argument("remap_options: least_handle_bytes is zero");
+        if (!is_power_of_two(options.small_handle_bytes))
+            throw std::invalid_argument("remap_options: small_handle_bytes is not a power of two");
         if (options.most_handle_bytes < options.least_handle_bytes)
             throw std::invalid_argument("remap_options: most_handle_bytes is less than least_handle_bytes");
     }
