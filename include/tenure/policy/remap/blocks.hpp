@@ -72,6 +72,9 @@ class remap_blocks {
         return bytes <= small_block ? kind::small : kind::large;
     }
 
+    /// Returns: in which homes the block lies; of a span, its first piece.
+    [[nodiscard]] static constexpr kind kind_at(block_id id) noexcept { return static_cast<kind>(id % 2); }
+
     // ---- a layout ----
 
     [[nodiscard]] static constexpr std::size_t rounded(std::size_t n, std::size_t a) noexcept {

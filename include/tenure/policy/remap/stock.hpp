@@ -126,21 +126,18 @@ class remap_stock {
 
     /// Returns: whether the request could be met if all that is free were settled, after the answer `s`.
     [[nodiscard]] bool could_grow(std::size_t bytes, std::size_t alignment, status s) const {
-        const std::size_t n = remap_blocks::rounded(bytes, alignment);
+        const demand n{remap_blocks::rounded(bytes, alignment), alignment, step_};
+        const kind k = remap_blocks::kind_of(n.bytes);
         allocation_failure limit;
         limit.driver_status = s;
         device_->explain(limit);
         const std::size_t room = limit.max - std::min(limit.max, limit.used);
-        std::size_t whole = 0, tail = 0, head = 0;
-        for_each_home([&](handle_id, const home& h) {
-            if (is_free(h)) {
-                whole += h.size;
-            } else if (h.of == kind::large) {
-                tail = std::max(tail, blocks_.free_tail(h));
-                head = std::max(head, blocks_.free_head(h));
-            }
-        });
-        return saturating_add(whole + tail + head, round_down(room, step_)) >= n;
+        if (in_steps(k, missing_at_home(n, k)) <= room) return true;
+        if (k == kind::small) return false;
+        const supply have = look_around();
+        const std::size_t needed = n.behind(have.tail);
+        const std::size_t shown = have.whole_bytes + have.tail + have.head;
+        return round_up(needed - std::min(needed, shown), step_) <= room;
     }
 
     /// Returns: whether neighbouring free blocks, all of domains for which is_usable(domain), are together as
@@ -150,7 +147,9 @@ class remap_stock {
         if (blocks_.free_bytes() < rounded) return false;
         bool found = false;
         std::uint64_t begin = 0, end = 0;
+        const kind k = remap_blocks::kind_of(rounded);
         blocks_.for_each_block([&](const layout::block_view& b) {
+            if (k == kind::large && remap_blocks::kind_at(b.id) == kind::small) return;
             if (b.offset != end || !b.free || !is_usable(b.color)) begin = b.offset;
             end = b.offset + b.size;
             if (b.free && is_usable(b.color)) found = found || round_up(begin, alignment) + rounded <= end;
@@ -245,12 +244,13 @@ class remap_stock {
     static constexpr std::size_t least_fragment = std::size_t{4} << 20;
 
     /// Returns: what must be bought so that the request fits at the end of the newest home.
-    [[nodiscard]] std::size_t missing_at_home(const demand& n, kind k,
-                                              std::span<const layout::domain> usable) const noexcept {
+    /// `usable`: the domains that it may use; all of them if that is not given.
+    template <class... Usable>
+    [[nodiscard]] std::size_t missing_at_home(const demand& n, kind k, Usable... usable) const noexcept {
         const std::uint32_t a = growing_[index(k)];
         if (a != none && can_grow(areas_[a])) {
             const std::uint64_t end = areas_[a].base + areas_[a].bytes;
-            const std::size_t free = blocks_.free_tail({areas_[a].base, areas_[a].bytes, k}, usable);
+            const std::size_t free = blocks_.free_tail(home{areas_[a].base, areas_[a].bytes, k}, usable...);
             const std::uint64_t start = round_up(end - free, n.alignment);
             if (start < end) {
                 const std::size_t missing = n.bytes - std::min<std::size_t>(n.bytes, end - start);
@@ -387,10 +387,12 @@ class remap_stock {
 
     // ---- showing ----
 
-    [[nodiscard]] supply look_around(std::span<const layout::domain> usable) const {
+    /// `usable`: as above.
+    template <class... Usable>
+    [[nodiscard]] supply look_around(Usable... usable) const {
         supply s;
         for_each_home([&](handle_id id, const home& h) {
-            const std::size_t tail = blocks_.free_tail(h, usable);
+            const std::size_t tail = blocks_.free_tail(h, usable...);
             if (tail == h.size) {
                 s.whole.emplace_back(h.size, id);
                 s.whole_bytes += h.size;
@@ -401,7 +403,7 @@ class remap_stock {
         });
         for_each_home([&](handle_id id, const home& h) {
             if (h.of != kind::large || id == s.tail_of) return;
-            const std::size_t head = blocks_.free_head(h, usable);
+            const std::size_t head = blocks_.free_head(h, usable...);
             if (head != h.size && head >= least_fragment && head > s.head) s.head = head, s.head_of = id;
         });
         std::sort(s.whole.begin(), s.whole.end(),
