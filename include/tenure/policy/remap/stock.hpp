@@ -307,7 +307,7 @@ class remap_stock {
         if (a == none || windows_.at(areas_[a].window).room() < whole || !can_grow(areas_[a])) {
             const std::size_t room = k == kind::small ? small_window : large_window;
             const result<std::uint32_t, status> fresh =
-                open_area(k, std::max(room, round_up(whole * 2, step_)));
+                open_area(k, std::max(room, round_up(whole * 2, step_)), whole);
             if (!fresh) return fresh.error();
             a = *fresh;
         }
@@ -374,12 +374,14 @@ class remap_stock {
         homes_[h] = {at, size, areas_[a].of};
     }
 
-    result<std::uint32_t, status> open_area(kind k, std::size_t bytes) {
+    /// Where so many addresses are not to be had, `least` bytes will do.
+    result<std::uint32_t, status> open_area(kind k, std::size_t bytes, std::size_t least) {
         make_room_to_retire();
         std::uint32_t a = 0;
         while (a < areas_.size() && areas_[a].window != none) ++a;
         if (a == areas_.size()) areas_.emplace_back();
-        const result<window_id, status> w = windows_.open(bytes);
+        result<window_id, status> w = windows_.open(bytes);
+        if (!w && w.error() == status::out_of_memory) w = windows_.open(least);
         if (!w) return w.error();
         areas_[a] = {*w, k, 0, 0, {}};
         return a;
@@ -532,7 +534,7 @@ class remap_stock {
         if (head != 0) bytes += homes_[have.head_of].size;
         // If nothing is shown behind what is bought, later homes follow there.
         const result<std::uint32_t, status> a =
-            open_area(kind::large, head != 0 ? bytes : std::max(large_window, 2 * bytes));
+            open_area(kind::large, head != 0 ? bytes : std::max(large_window, 2 * bytes), bytes);
         if (!a) return a.error();
         const window_id w = areas_[*a].window;
         std::vector<place> places;
