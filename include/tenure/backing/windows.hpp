@@ -15,7 +15,8 @@
 ///   1. A slot shows a whole handle, readable and writable by the device, or nothing.
 ///   2. `bytes()` is the sum of the handles: what the device has given and not got back.
 ///   3. A handle goes back to the device after its last slot was emptied.
-///   4. A failed call changes nothing, except that a mapping which the device refuses to take away stays.
+///   4. A failed call changes nothing, except that what the device refuses to take back stays: a mapping in its slot,
+///      and a handle whose purchase failed for `take_refused`.
 ///
 /// **Nothing here waits for work.** Whoever empties a slot has proof that all work on the handle is over.
 ///
@@ -29,6 +30,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <utility>
 #include <vector>
 
 namespace tenure {
@@ -118,7 +120,7 @@ class windows {
     }
 
     /// Requires: w has room. Effects: buys a handle of `bytes` bytes, at home in w's next slot.
-    /// Returns: it, or the device's answer. Throws: `std::bad_alloc`.
+    /// Returns: it, or the device's answer; then `take_refused`. Throws: `std::bad_alloc`.
     result<handle_id, status> buy(window_id w, std::size_t bytes) {
         if (idle_handles_.empty()) {
             idle_handles_.reserve(handles_.size() + 1);
@@ -135,16 +137,23 @@ class windows {
         x.size = bytes;
         x.home = windows_[w].end();
         x.window = w;
-        if (const status s = fill(w, h); s != status::ok) {
-            (void)device_->release_memory(*memory);
+        const status s = fill(w, h);
+        if (s != status::ok && x.shown_in.empty() && device_->release_memory(*memory) == status::ok) {
             x = handle{};
             return s;
         }
         ++windows_[w].homes;
         idle_handles_.pop_back();
         bytes_ += bytes;
-        return h;
+        if (s == status::ok) return h;
+        if (x.shown_in.empty()) append(w, none, bytes); // its home is nobody else's
+        refused_ = h;
+        return s;
     }
+
+    /// Returns: the handle that the last `buy` could neither show nor give back, once; or `none`. It is only good for
+    /// `release`.
+    handle_id take_refused() noexcept { return std::exchange(refused_, none); }
 
     /// Requires: w has room. Effects: shows h in w's next slot, too. Returns: `ok`, or the device's answer.
     /// Throws: `std::bad_alloc`.
@@ -249,21 +258,26 @@ class windows {
         if (s != status::ok) worst = s;
     }
 
-    /// Has room for the slot and for the window's name in the handle.
+    /// Has room for the slot and for the window's name in the handle. A mapping that cannot be made accessible, nor taken
+    /// away, is a slot all the same.
     status fill(window_id w, handle_id h) noexcept {
         window& x = windows_[w];
         void* const place = to_pointer(x.end());
         if (const status s = device_->map(place, handles_[h].memory); s != status::ok) return s;
-        if (const status s = device_->set_access(place, handles_[h].size); s != status::ok) {
-            (void)device_->unmap(place, handles_[h].size);
-            return s;
-        }
-        x.slots.push_back({h, x.end(), handles_[h].size});
-        x.filled += handles_[h].size;
+        const status s = device_->set_access(place, handles_[h].size);
+        if (s != status::ok && device_->unmap(place, handles_[h].size) == status::ok) return s;
+        append(w, h, handles_[h].size);
         ++x.mapped;
         std::vector<window_id>& shown = handles_[h].shown_in;
         if (std::find(shown.begin(), shown.end(), w) == shown.end()) shown.push_back(w);
-        return status::ok;
+        return s;
+    }
+
+    /// Has room for the slot.
+    void append(window_id w, handle_id h, std::size_t bytes) noexcept {
+        window& x = windows_[w];
+        x.slots.push_back({h, x.end(), bytes});
+        x.filled += bytes;
     }
 
     status empty(window_id w, slot& s) noexcept {
@@ -279,6 +293,7 @@ class windows {
     std::vector<window_id> idle_windows_;
     std::vector<handle> handles_;
     std::vector<handle_id> idle_handles_;
+    handle_id refused_ = none;
     std::size_t bytes_ = 0;
 };
 

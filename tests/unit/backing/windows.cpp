@@ -91,6 +91,30 @@ TEST_CASE("a purchase that fails half way changes nothing", "[backing][windows]"
     CHECK(w->validate());
 }
 
+TEST_CASE("a purchase that fails and cannot be taken back is held, and released later", "[backing][windows]") {
+    const bool mapped = GENERATE(true, false);
+    CAPTURE(mapped);
+    world w;
+    const auto homes = *w->open(32_MiB);
+    const auto a = *w->buy(homes, 2_MiB);
+    w.device.fail_call(mapped ? sim::call::set_access : sim::call::map, 1, status::failed);
+    w.device.fail_call(mapped ? sim::call::unmap : sim::call::release_memory, 1, status::failed);
+    CHECK_FALSE(w->buy(homes, 4_MiB));
+    CHECK(w->bytes() == w.device.reserved());
+    CHECK(w->count() == 2);
+    CHECK(w->validate());
+    const auto b = *w->buy(homes, 2_MiB); // not where the other may still be
+    CHECK(w->of(b).home == w->of(a).home + 6_MiB);
+    const auto refused = w->take_refused();
+    REQUIRE(refused != windows<sim::device>::none);
+    CHECK(w->take_refused() == windows<sim::device>::none);
+    REQUIRE(w->release(refused) == status::ok);
+    CHECK(w->bytes() == 4_MiB);
+    CHECK(w.device.reserved() == 4_MiB);
+    CHECK(w->at(homes).homes == 2);
+    CHECK(w->validate());
+}
+
 TEST_CASE("a release that the device refuses goes on where it stopped", "[backing][windows]") {
     world w;
     const auto homes = *w->open(32_MiB);

@@ -221,6 +221,70 @@ TEST_CASE("views are bounded, and the oldest goes first", "[policy][remap]") {
     w.finish();
 }
 
+TEST_CASE("a window that is nearly full does not fail a request that the device grants", "[policy][remap]") {
+    world w(100_GiB);
+    std::vector<void*> p;
+    for (int i = 0; i < 63; ++i) p.push_back(w.take(1_GiB)); // of the 64 GiB that a window has
+    void* const rest = w.take(1_GiB - 20_MiB);
+    w.give(w.take(10_MiB), 10_MiB);
+    void* const q = w.take(40_MiB); // 10 MiB are free, 10 are left of the window
+    w.give(q, 40_MiB);
+    w.give(rest, 1_GiB - 20_MiB);
+    for (void* const x : p) w.give(x, 1_GiB);
+    w.finish();
+}
+
+TEST_CASE("rounds of growth and trim use no more addresses with time", "[policy][remap]") {
+    remap_options options = exact;
+    options.max_views = 3;
+    world w(1_GiB, options);
+    w.give(w.take(8_MiB), 8_MiB);
+    void* const low = w.take(1_MiB);
+    void* const high = w.take(14_MiB);
+    w.give(high, 14_MiB);
+    void* const end = w.take(1_MiB);
+    void* const last = w.take(8_MiB);
+    w.give(end, 1_MiB); // low has a free end of 7 MiB behind it, which is not the pool's end
+    for (int i = 0; i < 200; ++i) {
+        void* const q = w.take(20_MiB); // over that end and what is bought behind it
+        w.give(q, 20_MiB);
+        w.pool->trim(0);
+    }
+    CHECK(w.device.calls(sim::call::reserve_address) - w.device.calls(sim::call::free_address) < 50);
+    w.give(low, 1_MiB);
+    w.give(last, 8_MiB);
+    w.finish();
+    CHECK(w.device.calls(sim::call::reserve_address) == w.device.calls(sim::call::free_address));
+}
+
+TEST_CASE("a purchase that cannot be taken back is nothing lost", "[policy][remap]") {
+    using sim::call;
+    for (const call first : {call::create_memory, call::map, call::set_access})
+        for (const call second : {call::unmap, call::release_memory, call::free_address})
+            for (std::uint64_t k = 1; k <= 7; ++k) {
+                CAPTURE(to_string(first), to_string(second), k);
+                test::misuse_log log;
+                world w(200_MiB);
+                void* const x = w.take(8_MiB);
+                void* const y = w.take(3_MiB);
+                w.give(x, 8_MiB);
+                w.device.fail_call(first, k, status::out_of_memory);
+                w.device.fail_call(second, 1, status::failed, 2);
+                const allocate_result failing = w.checked.try_allocate(default_stream, 60_MiB);
+                w.device.clear_faults();
+                CHECK(w.pool->validate());
+                CHECK(w.held() == w.device.reserved());
+                void* const z = w.take(60_MiB);
+                CHECK(w.pool->validate());
+                if (failing) w.give(*failing, 60_MiB);
+                w.give(z, 60_MiB);
+                w.give(y, 3_MiB);
+                w.finish();
+                w.pool.reset();
+                CHECK(log.take().empty());
+            }
+}
+
 TEST_CASE("options that mean nothing are refused", "[policy][remap]") {
     sim::device d;
     CHECK_THROWS_AS(pool_type(d, remap_options{.handles_per_pool = 0}), std::invalid_argument);

@@ -346,13 +346,15 @@ class remap_stock {
     }
 
     /// Nobody has seen the handles from the `settled`th on: their memory was never used. They were bought when
-    /// `filled` bytes of their window were.
+    /// `filled` bytes of their window were. Requires: room in `stuck_` for them, and one more.
     void undo(const handle_list& mine, std::size_t settled, std::size_t filled) noexcept {
-        bool all_gone = true;
+        const handle_id refused = windows_.take_refused();
+        if (refused != none) stuck_.push_back(refused);
+        bool all_gone = refused == none;
         for (std::size_t i = mine.size(); i-- > settled;) {
             const window_id w = windows_.of(mine[i]).window;
             if (windows_.release(mine[i]) != status::ok) {
-                stuck_.push_back(mine[i]); // room was made
+                stuck_.push_back(mine[i]);
                 all_gone = false;
             } else if (all_gone) {
                 windows_.unfill(w, filled);
