@@ -262,3 +262,31 @@ TEMPLATE_TEST_CASE("whichever request of host memory fails, a pool loses nothing
         REQUIRE(k < 2000);
     }
 }
+
+TEST_CASE("a purchase of many handles loses none when host memory fails", "[policy][remap][faults]") {
+    using pool_type = remap_pool<steady_device>;
+    for (std::uint64_t k = 1;; ++k) {
+        CAPTURE(k);
+        sim::device device({.capacity = 64_MiB, .cost = sim::costs::zero()});
+        steady_device steady(device);
+        pool_type pool(steady, small_options<pool_type>());
+        void* const low = pool.allocate(default_stream, 7_MiB);
+        void* const high = pool.allocate(default_stream, 2_MiB);
+        pool.deallocate(default_stream, low, 7_MiB); // to be shown before what is bought
+        const std::uint64_t before = host_memory::requests;
+        host_memory::fail_at = before + k;
+        const allocate_result r = pool.try_allocate(default_stream, 40_MiB);
+        host_memory::fail_at = 0;
+        const bool has_failed = host_memory::requests - before >= k;
+        CHECK(pool.validate());
+        CHECK(pool.usage().reserved.current == device.reserved());
+        if (r) pool.deallocate(default_stream, *r, 40_MiB);
+        pool.deallocate(default_stream, high, 2_MiB);
+        pool.trim(0);
+        CHECK(pool.validate());
+        CHECK(device.reserved() == 0);
+        CHECK(device.calls(sim::call::reserve_address) == device.calls(sim::call::free_address));
+        if (!has_failed) break;
+        REQUIRE(k < 1000);
+    }
+}
