@@ -80,8 +80,7 @@ class imported_block {
         if (const status s = process_state(); s != status::ok) return s;
         const current_device here(d.ordinal(), d.only_one_device());
         void* base = nullptr;
-        const status s =
-            settle(cudaIpcOpenMemHandle(&base, from.segment, cudaIpcMemLazyEnablePeerAccess));
+        const status s = settle(cudaIpcOpenMemHandle(&base, from.segment, cudaIpcMemLazyEnablePeerAccess));
         if (s != status::ok) return s;
         return imported_block(base, from);
     }
@@ -114,8 +113,8 @@ inline result<descriptor, status> export_memory(device& d, memory_handle handle)
     if (const status s = process_state(); s != status::ok) return s;
     if (!d.supports_vmm() || !d.shareable() || d.driver().mem_export == nullptr) return status::not_supported;
     int number = -1;
-    const status s = to_status(
-        d.driver().mem_export(&number, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    const status s =
+        to_status(d.driver().mem_export(&number, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     if (s != status::ok) return s;
     return descriptor(number);
 }
@@ -127,8 +126,9 @@ inline result<memory_handle, status> import_memory(device& d, const descriptor& 
     if (const status s = process_state(); s != status::ok) return s;
     if (!d.supports_vmm() || d.driver().mem_import == nullptr) return status::not_supported;
     CUmemGenericAllocationHandle handle = 0;
-    const status s = to_status(d.driver().mem_import(
-        &handle, to_pointer(static_cast<std::uint64_t>(from.get())), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    const status s =
+        to_status(d.driver().mem_import(&handle, to_pointer(static_cast<std::uint64_t>(from.get())),
+                                        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
     if (s != status::ok) return s;
     return d.adopt_memory(handle, bytes);
 }
