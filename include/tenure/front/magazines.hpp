@@ -191,8 +191,8 @@ class magazines {
     }
 
     [[nodiscard]] bool owns(const void* p) const noexcept {
+        if (is_pools_own(p)) return pool_->owns(p);
         const block_word v = word_of(p);
-        if (v.what() == block_word::state::unknown) return pool_->owns(p);
         return v.is_live() && (racks_.stream_of(v.rack()).has_value() || pool_->owns(p));
     }
 
@@ -226,8 +226,8 @@ class magazines {
         for (segment_snapshot& segment : picture.segments)
             for (block_snapshot& b : segment.blocks) {
                 if (b.state != block_state::allocated) continue;
+                if (is_pools_own(to_pointer(b.address))) continue;
                 const block_word v = word_of(to_pointer(b.address));
-                if (v.what() == block_word::state::unknown) continue;
                 b.requested = v.is_live() ? v.bytes() : 0;
                 if (!v.is_live()) b.state = block_state::free;
             }
@@ -270,7 +270,7 @@ class magazines {
 
     /// No block has this size, so that the pool says what is wrong with a pointer and frees nothing.
     static constexpr std::size_t impossible_size = no_limit - 1;
-    static constexpr std::size_t any_size = no_limit - 2;
+    static constexpr std::optional<std::size_t> any_size = std::nullopt;
 
     /// Bytes as rounded, except `freed`: as requested.
     struct traffic_with_pool {
@@ -557,7 +557,7 @@ class magazines {
 
     /// Whether the front end knows nothing of this address.
     [[nodiscard]] bool is_pools_own(const void* p) const noexcept {
-        return word_of(p).what() == block_word::state::unknown;
+        return most_ == 0 || word_of(p).what() == block_word::state::unknown;
     }
 
     TENURE_NOINLINE deallocate_result deallocate_slow(stream_handle stream, void* p, std::size_t bytes,
@@ -579,15 +579,16 @@ class magazines {
 
     /// Effects: the live block at `p` leaves the front end, then free_in_pool(bytes as the pool knows them).
     template <class F>
-    deallocate_result take(stream_handle stream, void* p, std::size_t bytes, F&& free_in_pool) noexcept {
+    deallocate_result take(stream_handle stream, void* p, std::optional<std::size_t> bytes,
+                           F&& free_in_pool) noexcept {
         word& w = *table().find(p);
         std::uint64_t bits = w.load(std::memory_order_acquire);
         for (;;) {
             const block_word v(bits);
-            if (!v.is_live() || !origin_of(v, p, stream).ours) return classify(stream, p, bytes);
-            if (bytes != any_size && bytes != v.bytes())
+            if (!v.is_live() || !origin_of(v, p, stream).ours) return classify(stream, p, bytes.value_or(0));
+            if (bytes && *bytes != v.bytes())
                 return misuse{
-                    .kind = misuse_kind::size_mismatch, .pointer = p, .bytes = bytes, .expected = v.bytes()};
+                    .kind = misuse_kind::size_mismatch, .pointer = p, .bytes = *bytes, .expected = v.bytes()};
             if (w.compare_exchange_weak(bits, gone_word)) break;
         }
         const block_word v(bits);
@@ -601,7 +602,7 @@ class magazines {
     deallocate_result classify(stream_handle stream, void* p, std::size_t bytes) noexcept {
         const deallocate_result r = pool_->try_deallocate(stream, p, impossible_size, default_alignment);
         misuse m = r ? misuse{.pointer = p} : r.error();
-        m.bytes = bytes == any_size ? 0 : bytes;
+        m.bytes = bytes;
         if (m.kind == misuse_kind::size_mismatch) {
             m.kind = misuse_kind::double_free;
             m.expected = 0;
@@ -614,24 +615,29 @@ class magazines {
         if (magazine* const m = r.magazines.find(granules)) return m;
         if (!r.has_missed(granules)) return nullptr;
         const std::lock_guard lock(racks_.mutex());
-        return &r.magazines.obtain(granules, [&](magazine& old) { give_back(r, old); });
+        return &r.magazines.obtain(granules, [&](magazine& old) { give_back(r, old, old.count); });
     }
 
     /// Effects: a rack that is full gets the limit that its traffic calls for now. If it still is, those magazines that
     /// hold the most bytes give back, until a quarter of it is free.
     void shrink(rack& r) noexcept {
+        const std::lock_guard lock(racks_.mutex());
         const std::int64_t live = signed_of(r.traffic.bytes_out.value() - r.traffic.bytes_in.value());
         const std::uint64_t share =
             live > 0 ? static_cast<std::uint64_t>(live) / layout::granule / live_share : 0;
         r.granule_limit = std::max<std::uint64_t>(limit_, share);
         while (r.parked_granules.value() > r.granule_limit / 4 * 3) {
             magazine* largest = nullptr;
+            std::uint64_t most = 0;
             r.magazines.for_each([&](magazine& m) {
-                if (largest == nullptr ||
-                    std::uint64_t{m.count} * m.granules > std::uint64_t{largest->count} * largest->granules)
+                const std::uint64_t granules = std::uint64_t{m.count} * m.granules;
+                if (granules > most) {
+                    most = granules;
                     largest = &m;
+                }
             });
-            if (largest == nullptr || largest->count == 0 || !give_back_half(r, *largest)) return;
+            if (largest == nullptr) return;
+            give_back(r, *largest, (largest->count + 1) / 2);
         }
     }
 
@@ -641,16 +647,19 @@ class magazines {
         const std::uint32_t granules = granules_of(bytes);
         magazine* const m = r.magazines.find(granules);
         if (m == nullptr) return false;
-        if (m->count == magazine::most_blocks) give_back_half(r, *m);
         if (!has_room(r, granules)) shrink(r);
-        if (!has_room(r, granules)) return false;
-        if (!r.section.try_enter()) return false;
-        std::uint64_t expected = v.bits();
-        const bool parked =
-            m->count < magazine::most_blocks && w.compare_exchange_strong(expected, r.parked_word);
-        if (parked) put(r, *m, p, bytes);
-        r.section.leave();
-        return parked;
+        for (int tries = 0; tries < 2; ++tries) {
+            if (!r.section.try_enter()) return false;
+            const bool full = m->count == magazine::most_blocks;
+            std::uint64_t expected = v.bits();
+            const bool parked =
+                !full && has_room(r, granules) && w.compare_exchange_strong(expected, r.parked_word);
+            if (parked) put(r, *m, p, bytes);
+            r.section.leave();
+            if (!full) return parked;
+            give_back_half(r, *m);
+        }
+        return false;
     }
 
     // ---- racks ----
@@ -711,25 +720,23 @@ class magazines {
 
     /// Requires, as the next: the caller has the rack to itself, and holds the list's mutex.
     void give_back_all(rack& r) noexcept {
-        r.magazines.for_each([&](magazine& m) { give_back(r, m); });
+        r.magazines.for_each([&](magazine& m) { give_back(r, m, m.count); });
     }
 
-    void give_back(rack& r, magazine& m) noexcept {
+    void give_back(rack& r, magazine& m, std::uint32_t number) noexcept {
         std::array<void*, magazine::most_blocks> blocks;
-        const std::size_t n = take_oldest(r, m, m.count, blocks);
+        const std::size_t n = take_oldest(r, m, number, blocks);
         give_to_pool({blocks.data(), n}, m.granules * layout::granule);
     }
 
-    /// Effects: the half that was parked first goes back. Returns: whether the owner could get in. Requires: the rack is
-    /// the calling thread's.
-    bool give_back_half(rack& r, magazine& m) noexcept {
+    /// Effects: the half that was parked first goes back. Requires: the rack is the calling thread's.
+    void give_back_half(rack& r, magazine& m) noexcept {
         const transit under_way(under_way_);
         std::array<void*, magazine::most_blocks> blocks;
-        if (!r.section.try_enter()) return false;
+        if (!r.section.try_enter()) return;
         const std::size_t n = take_oldest(r, m, (m.count + 1) / 2, blocks);
         r.section.leave();
         give_to_pool({blocks.data(), n}, m.granules * layout::granule);
-        return true;
     }
 
     /// Returns: the number of blocks written to `out`.
