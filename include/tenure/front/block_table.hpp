@@ -51,6 +51,13 @@ class block_table {
         return words == nullptr ? nullptr : words + (granule & (words_per_chunk - 1));
     }
 
+    /// The same for an address that is known to have one.
+    [[nodiscard]] TENURE_ALWAYS_INLINE word& at(const void* p) noexcept {
+        const std::uint64_t granule = to_address(p) >> granule_bits;
+        const leaf* const l = root_[granule >> (chunk_bits + word_bits)].load(std::memory_order_acquire);
+        return l->chunks[chunk_of(granule)].load(std::memory_order_acquire)[granule & (words_per_chunk - 1)];
+    }
+
     /// The same, but publishes words where there are none. Null if `p` can have none or host memory is missing.
     [[nodiscard]] word* make(const void* p) noexcept {
         word* const w = find(p);

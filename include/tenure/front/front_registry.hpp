@@ -36,6 +36,9 @@ class front_registry {
     /// Returns: a number that nothing else in the process has had or will have.
     std::uint64_t new_number() noexcept { return next_.fetch_add(1, std::memory_order_relaxed); }
 
+    /// Returns: the same for a front end, spread over all 64 bits, so that it can be used as it is in a hash.
+    std::uint64_t new_front_number() noexcept { return new_number() * 0xd1b54a32d192ed03u; }
+
     /// Throws: `std::bad_alloc`.
     void enter(const member& m) {
         const std::lock_guard lock(mutex_);

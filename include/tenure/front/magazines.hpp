@@ -124,16 +124,14 @@ class magazines {
     // ---- resource ----
 
     void* allocate(stream_handle stream, std::size_t bytes, std::size_t alignment = default_alignment) {
-        if (void* const p = pop(stream, bytes, alignment)) [[likely]]
+        if (void* const p = pop<reach::near>(stream, bytes, alignment)) [[likely]]
             return p;
-        const allocate_result r = allocate_slow(stream, bytes, alignment);
-        if (!r) throw_failure(r.error());
-        return *r;
+        return allocate_or_throw(stream, bytes, alignment);
     }
 
     allocate_result try_allocate(stream_handle stream, std::size_t bytes,
                                  std::size_t alignment = default_alignment) noexcept {
-        if (void* const p = pop(stream, bytes, alignment)) [[likely]]
+        if (void* const p = pop<reach::near>(stream, bytes, alignment)) [[likely]]
             return p;
         return allocate_slow(stream, bytes, alignment);
     }
@@ -147,14 +145,14 @@ class magazines {
 
     void deallocate(stream_handle stream, void* p, std::size_t bytes,
                     std::size_t alignment = default_alignment) noexcept {
-        if (push(stream, p, bytes)) [[likely]]
+        if (push<reach::near>(stream, p, bytes)) [[likely]]
             return;
-        report(deallocate_slow(stream, p, bytes, alignment));
+        deallocate_or_report(stream, p, bytes, alignment);
     }
 
     deallocate_result try_deallocate(stream_handle stream, void* p, std::size_t bytes,
                                      std::size_t alignment = default_alignment) noexcept {
-        if (push(stream, p, bytes)) [[likely]]
+        if (push<reach::near>(stream, p, bytes)) [[likely]]
             return freed{};
         return deallocate_slow(stream, p, bytes, alignment);
     }
@@ -343,27 +341,44 @@ class magazines {
         return now && now->id == r.stream_id && !now->capturing();
     }
 
+    /// How far a hit may reach. `near` is what nearly all of them need, in code that calls nothing and so saves no
+    /// registers; `far` also asks the device, executes fences where light ones are not to be had, and looks next to the
+    /// first place of a hash.
+    enum class reach : bool { near, far };
+
+    /// Returns: the thread's rack, entered, or null.
+    template <reach Reach>
+    TENURE_ALWAYS_INLINE rack* enter(stream_handle stream) noexcept {
+        rack* const r = Reach == reach::near ? thread_racks::find_at_once(number_, stream)
+                                             : thread_racks::find(number_, stream);
+        if (r == nullptr) return nullptr;
+        if (r->ask_device && (Reach == reach::near || !is_same_stream(*r, stream))) return nullptr;
+        if (Reach == reach::near ? !r->section.try_enter_lightly() : !r->section.try_enter()) return nullptr;
+        return r;
+    }
+
     /// Returns: the magazine of that size, or null.
+    template <reach Reach>
     TENURE_ALWAYS_INLINE static magazine* magazine_of(rack& r, std::uint32_t granules) noexcept {
         magazine& home = r.magazines.home(granules);
         if (home.granules == granules) [[likely]]
             return &home;
-        return r.magazines.find(granules);
+        return Reach == reach::near ? nullptr : r.magazines.find(granules);
     }
 
     /// Returns: a parked block, now live, or null.
+    template <reach Reach>
     TENURE_ALWAYS_INLINE void* pop(stream_handle stream, std::size_t bytes, std::size_t alignment) noexcept {
         if (!is_tracked(bytes, alignment)) return nullptr;
-        rack* const r = thread_racks::find(number_, stream);
-        if (r == nullptr || (r->ask_device && !is_same_stream(*r, stream))) return nullptr;
+        rack* const r = enter<Reach>(stream);
+        if (r == nullptr) return nullptr;
         const std::uint32_t granules = granules_of(bytes);
-        if (!r->section.try_enter()) return nullptr;
-        magazine* const m = magazine_of(*r, granules);
+        magazine* const m = magazine_of<Reach>(*r, granules);
         void* p = nullptr;
-        if (m != nullptr && m->count != 0) {
+        if (m != nullptr && m->count != 0) [[likely]] {
             p = m->blocks[--m->count];
             r->parked_granules.subtract(granules);
-            word& w = *table().find(p);
+            word& w = table().at(p);
             if (w.load(std::memory_order_relaxed) == r->parked_word) [[likely]] {
                 w.store(r->live_word | bytes, std::memory_order_relaxed);
                 r->traffic.bytes_out.add(bytes);
@@ -378,22 +393,22 @@ class magazines {
     }
 
     /// Returns: whether the block is parked now.
+    template <reach Reach>
     TENURE_ALWAYS_INLINE bool push(stream_handle stream, void* p, std::size_t bytes) noexcept {
         word* const w = table().find(p);
-        rack* const r = thread_racks::find(number_, stream);
-        if (w == nullptr || r == nullptr || bytes > largest_block) return false;
-        if (w->load(std::memory_order_relaxed) != (r->live_word | bytes)) return false;
-        if (r->ask_device && !is_same_stream(*r, stream)) return false;
+        if (w == nullptr || bytes > largest_block) return false;
+        rack* const r = enter<Reach>(stream);
+        if (r == nullptr) return false;
         const std::uint32_t granules = granules_of(bytes);
-        if (!r->section.try_enter()) return false;
-        magazine* const m = magazine_of(*r, granules);
-        const bool room = m != nullptr && m->count < magazine::most_blocks && has_room(*r, granules);
-        if (room) [[likely]] {
+        magazine* const m = magazine_of<Reach>(*r, granules);
+        const bool fits = w->load(std::memory_order_relaxed) == (r->live_word | bytes) && m != nullptr &&
+                          m->count < magazine::most_blocks && has_room(*r, granules);
+        if (fits) [[likely]] {
             w->store(r->parked_word, std::memory_order_relaxed);
             put(*r, *m, p, bytes);
         }
         r->section.leave();
-        return room;
+        return fits;
     }
 
     TENURE_ALWAYS_INLINE static bool has_room(const rack& r, std::uint32_t granules) noexcept {
@@ -416,11 +431,18 @@ class magazines {
 
     // ---- misses: allocation ----
 
+    TENURE_NOINLINE void* allocate_or_throw(stream_handle stream, std::size_t bytes, std::size_t alignment) {
+        const allocate_result r = allocate_slow(stream, bytes, alignment);
+        if (!r) throw_failure(r.error());
+        return *r;
+    }
+
     TENURE_NOINLINE allocate_result allocate_slow(stream_handle stream, std::size_t bytes,
                                                   std::size_t alignment) noexcept {
         if constexpr (!holding_resource<Pool>) {
             return pool_->try_allocate(stream, bytes, alignment);
         } else {
+            if (void* const p = pop<reach::far>(stream, bytes, alignment)) return p;
             report_stale();
             if (most_ == 0 || bytes == 0 || !is_power_of_two(alignment) || alignment > max_alignment)
                 return pool_->try_allocate(stream, bytes, alignment);
@@ -539,6 +561,11 @@ class magazines {
 
     // ---- misses: free ----
 
+    TENURE_NOINLINE void deallocate_or_report(stream_handle stream, void* p, std::size_t bytes,
+                                              std::size_t alignment) noexcept {
+        report(deallocate_slow(stream, p, bytes, alignment));
+    }
+
     struct origin {
         bool ours = false;
         std::uint64_t stream_id = 0; ///< of the last allocation; 0: not known any more
@@ -562,6 +589,7 @@ class magazines {
 
     TENURE_NOINLINE deallocate_result deallocate_slow(stream_handle stream, void* p, std::size_t bytes,
                                                       std::size_t alignment) noexcept {
+        if (push<reach::far>(stream, p, bytes)) return freed{};
         report_stale();
         if (is_pools_own(p)) return pool_->try_deallocate(stream, p, bytes, alignment);
         word& w = *table().find(p);
@@ -805,7 +833,7 @@ class magazines {
     static constexpr int most_tries = 3;
     static constexpr std::uint64_t live_share = 8; ///< see `magazine_options::max_parked_bytes`
 
-    const std::uint64_t number_ = front_registry::instance().new_number();
+    const std::uint64_t number_ = front_registry::instance().new_front_number();
     device_type* const device_;
     const std::size_t most_;  ///< bytes: larger blocks are not parked; 0: none is
     const std::size_t limit_; ///< granules that a rack may hold

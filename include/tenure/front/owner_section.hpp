@@ -48,6 +48,16 @@ class owner_section {
         return try_enter_fenced();
     }
 
+    /// The same, but also fails where the owner would have to execute a fence.
+    [[nodiscard]] TENURE_ALWAYS_INLINE bool try_enter_lightly() noexcept {
+        inside_.store(1, enter_order);
+        asymmetric_fence::light();
+        if (closed_.load(check_order) == 0) [[likely]]
+            return true;
+        leave();
+        return false;
+    }
+
     TENURE_ALWAYS_INLINE void leave() noexcept { inside_.store(0, std::memory_order_release); }
 
     void stop() noexcept { closed_.fetch_or(stopped, std::memory_order_seq_cst); }

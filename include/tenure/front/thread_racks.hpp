@@ -54,6 +54,14 @@ class thread_racks {
         return find_further(front, stream, at);
     }
 
+    /// The same, but also null where the entry is not at its first place.
+    [[nodiscard]] TENURE_ALWAYS_INLINE static rack* find_at_once(std::uint64_t front,
+                                                                 stream_handle stream) noexcept {
+        const state& s = state_;
+        const entry& e = s.entries[home(s, front, stream)];
+        return e.front == front && e.stream == stream ? e.where : nullptr;
+    }
+
     /// Returns: the thread's number; 0: it can have no racks any more.
     [[nodiscard]] static std::uint64_t thread() noexcept {
         if (state_.thread == 0 && !state_.ended) {
@@ -92,8 +100,8 @@ class thread_racks {
 
     TENURE_ALWAYS_INLINE static std::size_t home(const state& s, std::uint64_t front,
                                                  stream_handle stream) noexcept {
-        return static_cast<std::size_t>(
-            (to_address(stream) ^ front * 0xd1b54a32d192ed03u) * 0x9e3779b97f4a7c15u >> s.shift);
+        // Numbers of front ends are spread over all bits already.
+        return static_cast<std::size_t>((to_address(stream) ^ front) * 0x9e3779b97f4a7c15u >> s.shift);
     }
 
     TENURE_NOINLINE static rack* find_further(std::uint64_t front, stream_handle stream,
