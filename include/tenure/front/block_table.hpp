@@ -10,8 +10,9 @@
 ///   1. What has been published stays for the life of the process: reading needs no lock.
 ///   2. Where nothing was published, no front end has ever had a block.
 ///
-/// The words of a chunk are 32 KiB of address space, of which only pages are touched in which a block starts:
-/// nothing to speak of for blocks of some MiB, at most 1.6 % of the device memory that is in use.
+/// The words of a chunk are 32 KiB of address space, of which only pages are touched in which a block starts (a page
+/// covers 256 KiB of device memory): nothing to speak of where blocks of some MiB come and go in the same places, at
+/// most 1.6 % of the device memory that was ever in use.
 ///
 /// Complexity: three dependent loads, of which the first two hit the cache. Thread-safety: thread-safe.
 

@@ -289,7 +289,6 @@ class caching_pool {
         };
         while (n < out.size() && take(search(q))) {
         }
-        if (n == 0 && !out.empty() && options_.cross_stream_reuse) take(search_others(q));
     }
 
     /// The steps of the head comment. Returns: a block, or the device's answer that ended the search.

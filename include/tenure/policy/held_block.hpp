@@ -6,7 +6,7 @@
 ///
 /// | expression | effect |
 /// |---|---|
-/// | `r.try_allocate_held(s, n, a, out)` | noexcept: up to `out.size()` blocks as `try_allocate(s, n, a)` gives them, from memory the pool already holds; the device is never asked for memory and nothing is given back to it. Returns the number of blocks written to `out`; 0 on a capturing stream |
+/// | `r.try_allocate_held(s, n, a, out)` | noexcept: up to `out.size()` blocks as `try_allocate(s, n, a)` gives them, from memory that the pool holds and that the stream may use at once. Nothing is waited for, no memory is asked of the device or given back to it. Returns the number of blocks written to `out`; 0 on a capturing stream |
 /// | `r.release_batch(blocks)` | noexcept: `release` of each, under one lock. Names no stream to the device: the streams of the blocks may be gone |
 /// | `r.block_bytes(p)` | noexcept: bytes that the live block takes, as rounded; 0 if there is none |
 

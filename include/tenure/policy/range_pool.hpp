@@ -307,7 +307,7 @@ class range_pool {
         return refuse(q, s);
     }
 
-    /// The first steps of the walk only. Effects: writes blocks to `out` and counts them in `n`.
+    /// The first search of the walk only. Effects: writes blocks to `out` and counts them in `n`.
     void serve_held(request& q, std::span<held_block> out, std::size_t& n) {
         const result<stream_state, status> state = device_->describe(q.stream);
         if (!state || state->capturing()) return;
@@ -320,8 +320,6 @@ class range_pool {
         };
         while (n < out.size() && take(search(q))) {
         }
-        if (n == 0 && !out.empty() && !take(search_again(q)) && order_.ask_others(q.lane, blocks_))
-            take(search_again(q));
         marked(q, nullptr);
     }
 
