@@ -7,6 +7,7 @@
 /// which is in every other figure too.
 
 #include <tenure/core/bits.hpp>
+#include <tenure/front/fronted_pools.hpp>
 #include <tenure/policy/async_pool.hpp>
 #include <tenure/policy/best_fit_pool.hpp>
 #include <tenure/policy/buddy_pool.hpp>
@@ -58,6 +59,21 @@ class nothing {
     static constexpr std::uint64_t somewhere = std::uint64_t{1} << 40;
 };
 
+/// Magazines whose caller announces what happens to streams, so that no driver call is on the way.
+template <class Device>
+class announced_remap_pool : public tenure::fronted_remap_pool<Device> {
+  public:
+    using options_type = typename tenure::fronted_remap_pool<Device>::options_type;
+    explicit announced_remap_pool(Device& device, options_type options = {})
+        : tenure::fronted_remap_pool<Device>(device, announced(options)) {}
+
+  private:
+    static options_type announced(options_type options) {
+        options.magazines.check = tenure::stream_check::announced;
+        return options;
+    }
+};
+
 /// A policy and the name it has in results.
 template <template <class> class Policy>
 struct policy_entry {
@@ -77,6 +93,9 @@ void for_each_policy(Visitor visit) {
     visit(policy_entry<tenure::caching_pool>{"caching"});
     visit(policy_entry<tenure::slab_and_caching>{"slab_and_caching"});
     visit(policy_entry<tenure::remap_pool>{"remap"});
+    visit(policy_entry<tenure::fronted_best_fit_pool>{"fronted_best_fit"});
+    visit(policy_entry<tenure::fronted_remap_pool>{"fronted_remap"});
+    visit(policy_entry<announced_remap_pool>{"announced_remap"});
     visit(policy_entry<tenure::async_pool>{"async"});
 }
 
