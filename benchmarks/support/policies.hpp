@@ -59,7 +59,8 @@ class nothing {
     static constexpr std::uint64_t somewhere = std::uint64_t{1} << 40;
 };
 
-/// Magazines whose caller announces what happens to streams, so that no driver call is on the way.
+/// Magazines whose caller announces what happens to streams, so that no driver call is on the way, and that keep large
+/// blocks, too: as fast as it gets.
 template <class Device>
 class announced_remap_pool : public tenure::fronted_remap_pool<Device> {
   public:
@@ -70,6 +71,7 @@ class announced_remap_pool : public tenure::fronted_remap_pool<Device> {
   private:
     static options_type announced(options_type options) {
         options.magazines.check = tenure::stream_check::announced;
+        options.magazines.max_block_bytes = std::size_t{32} << 20;
         return options;
     }
 };

@@ -125,7 +125,7 @@ class range_pool {
         if (bytes == 0 || bytes > max_block_bytes || !is_power_of_two(alignment) || alignment > max_alignment)
             return 0;
         request q{stream, false, bytes, alignment};
-        q.rounded = Layout::rounded(bytes, alignment);
+        q.rounded = layout_type::rounded(bytes, alignment);
         if (q.rounded > max_block_bytes) return 0;
         const std::lock_guard lock(mutex_);
         std::size_t n = 0;
@@ -326,12 +326,14 @@ class range_pool {
         const result<stream_state, status> state = device_->describe(q.stream);
         if (!state || state->capturing()) return;
         q.state = *state;
+        q.stream_id = keep_under(q.stream, q.state);
         order_.tidy(blocks_);
-        q.lane = order_.lane_of(q.state.id);
+        q.lane = order_.lane_of(q.stream_id);
         const auto take = [&](void* p) {
             if (p != nullptr) out[n++] = {p, blocks_.size(*live_block(p))};
             return p != nullptr;
         };
+        merge_before(q);
         while (n < out.size() && take(search(q))) {
         }
         marked(q, nullptr);
