@@ -52,7 +52,7 @@ std::size_t parked(fronted& f) {
 
 TEST_CASE("a warm pair does not reach the pool", "[front][magazines]") {
     sim::device d(plain_device());
-    fronted f(d);
+    fronted f(d, pool_options{}, {.max_block_bytes = 32_MiB});
     for (const std::size_t n : {1_B, 512_B, 4000_B, 64_KiB, 1_MiB, 20_MiB, 32_MiB}) {
         CAPTURE(n);
         warm(f, default_stream, n);
@@ -158,7 +158,7 @@ TEST_CASE("requested and blocks are exact whatever is parked, and whatever share
 
 TEST_CASE("what a thread keeps is bounded", "[front][magazines]") {
     sim::device d(plain_device());
-    fronted f(d, pool_options{}, {.max_parked_bytes = 8_MiB});
+    fronted f(d, pool_options{}, {.max_parked_bytes = 8_MiB, .max_block_bytes = 32_MiB});
     for (const std::size_t n : {512_B, 100_KiB, 3_MiB, 20_MiB}) {
         warm(f, default_stream, n);
         std::vector<void*> blocks;
@@ -278,7 +278,7 @@ TEST_CASE("live blocks at destruction are counted as the application asked for t
 
 TEST_CASE("parked memory is taken back before the pool buys", "[front][magazines]") {
     sim::device d(plain_device());
-    fronted f(d, pool_options{.segment_bytes = 32_MiB});
+    fronted f(d, pool_options{.segment_bytes = 32_MiB}, {.max_block_bytes = 32_MiB});
     std::vector<void*> blocks;
     warm(f, default_stream, 2_MiB);
     for (int i = 0; i < 16; ++i) blocks.push_back(f.allocate(default_stream, 2_MiB));
