@@ -178,10 +178,10 @@ class windows {
         return status::ok;
     }
 
-    /// Effects: emptied slots at the end of w can be filled again.
-    void unfill(window_id w) noexcept {
+    /// Effects: emptied slots at the end of w, behind its first `filled` bytes, can be filled again.
+    void unfill(window_id w, std::size_t filled = 0) noexcept {
         window& x = windows_[w];
-        while (!x.slots.empty() && x.slots.back().handle == none) {
+        while (x.filled > filled && x.slots.back().handle == none) {
             x.filled -= x.slots.back().size;
             x.slots.pop_back();
         }

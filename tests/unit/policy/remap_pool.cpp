@@ -224,6 +224,10 @@ TEST_CASE("views are bounded, and the oldest goes first", "[policy][remap]") {
 TEST_CASE("options that mean nothing are refused", "[policy][remap]") {
     sim::device d;
     CHECK_THROWS_AS(pool_type(d, remap_options{.handles_per_pool = 0}), std::invalid_argument);
+    CHECK_THROWS_AS(pool_type(d, remap_options{.least_handle_bytes = 0}), std::invalid_argument);
+    CHECK_THROWS_AS(pool_type(d, remap_options{.small_handle_bytes = 0}), std::invalid_argument);
+    CHECK_THROWS_AS(pool_type(d, remap_options{.small_handle_bytes = 3_MiB}), std::invalid_argument);
+    CHECK_THROWS_AS(pool_type(d, remap_options{.max_views = 0}), std::invalid_argument);
     CHECK_THROWS_AS(pool_type(d, remap_options{.least_handle_bytes = 8_MiB, .most_handle_bytes = 2_MiB}),
                     std::invalid_argument);
 }

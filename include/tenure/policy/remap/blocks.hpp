@@ -72,6 +72,9 @@ class remap_blocks {
         return bytes <= small_block ? kind::small : kind::large;
     }
 
+    /// Returns: in which homes the block lies; of a span, its first piece.
+    [[nodiscard]] static constexpr kind kind_at(block_id id) noexcept { return static_cast<kind>(id % 2); }
+
     // ---- a layout ----
 
     [[nodiscard]] static constexpr std::size_t rounded(std::size_t n, std::size_t a) noexcept {
@@ -83,10 +86,16 @@ class remap_blocks {
     }
 
     void add(layout::range r, domain d) { add(r, d, kind::large); }
-    void add(layout::range r, domain d, kind k) { (void)of(k).add(r, d); }
+    void add(layout::range r, domain d, kind k) {
+        make_room_for_ids(k, 1);
+        (void)of(k).add(r, d);
+    }
 
     /// Effects: the range that starts at base has `bytes` more at its end. Throws: `std::bad_alloc`.
-    void grow(address base, std::size_t bytes, domain d, kind k) { of(k).grow(base, bytes, d); }
+    void grow(address base, std::size_t bytes, domain d, kind k) {
+        make_room_for_ids(k, 1);
+        of(k).grow(base, bytes, d);
+    }
 
     /// Effects: removes the range if nothing in it is used. Holes count as free. Returns: whether it did.
     bool remove(address base) noexcept {
@@ -355,7 +364,11 @@ class remap_blocks {
     /// Effects: `takes` more blocks need no memory. Throws: `std::bad_alloc`.
     void make_room(kind k, std::size_t takes) {
         of(k).reserve_takes(takes);
-        const std::size_t ids = 2 * (of(k).id_limit() + 2 * takes) + 2;
+        make_room_for_ids(k, 2 * takes);
+    }
+    /// Effects: there is a tag for each block at home, and for `more`. Throws: `std::bad_alloc`.
+    void make_room_for_ids(kind k, std::size_t more) {
+        const std::size_t ids = 2 * (of(k).id_limit() + more) + 2;
         if (tags_.size() < ids) tags_.resize(ids);
     }
 
@@ -403,6 +416,9 @@ class remap_blocks {
     /// Returns: a span, or `no_block`.
     block_id from_view(std::size_t n, std::size_t a, domain_span domains) {
         const std::size_t need = rounded(n, a);
+        std::size_t free = 0;
+        for (const domain d : domains) free += free_bytes(d);
+        if (free < need) return layout::no_block; // as while a pool grows: no view can hold it
         std::optional<stretch> best;
         if (const auto it = recent_.find(need); it != recent_.end() && views_[it->second].in_use)
             best = best_in(it->second, need, a, domains);
@@ -481,7 +497,7 @@ class remap_blocks {
     }
 
     std::array<fit, 2> fits_; ///< by kind
-    std::vector<tag> tags_;   ///< by outer id
+    std::vector<tag> tags_;   ///< by outer id, of every block
     node_table<span> spans_;
     std::vector<view> views_;
     std::unordered_map<std::size_t, std::uint32_t> recent_; ///< size to the view where it fitted last

@@ -15,11 +15,12 @@ struct remap_options {
     std::size_t least_handle_bytes = std::size_t{32} << 20;
 
     /// Handles are at most this part of what the pool holds (and `least_handle_bytes` at least, and at most
-    /// `most_handle_bytes`): a large pool buys large handles, and a half used one is a small loss in it.
+    /// `most_handle_bytes`, or a 256th of what the pool holds where that is more): a large pool buys large handles, and
+    /// a half used one is a small loss in it.
     std::size_t handles_per_pool = 64;
     std::size_t most_handle_bytes = std::size_t{64} << 20;
 
-    /// Bytes: what the homes of small blocks (up to 256 KiB) grow by.
+    /// Bytes, a power of two: what the homes of small blocks (up to 256 KiB) grow by.
     std::size_t small_handle_bytes = std::size_t{2} << 20;
 
     /// The pool may hold 1 + 1/`slack_divisor` times the most that has been used at once before it prefers showing
@@ -29,7 +30,7 @@ struct remap_options {
     /// Bytes: memory that is bought anyway is bought smaller where a handle shown again saves at least this much.
     std::size_t worth_showing_bytes = std::size_t{4} << 20;
 
-    /// Views kept; the least recently used one goes when there are more.
+    /// Views kept, at least one; the least recently used one goes when there are more.
     std::size_t max_views = 128;
 
     /// See `pool_options`.

@@ -60,6 +60,11 @@ class remap_stock {
                 "remap_pool: this device has no virtual memory management; caching_pool needs none");
         if (options.handles_per_pool == 0)
             throw std::invalid_argument("remap_options: handles_per_pool is zero");
+        if (options.max_views == 0) throw std::invalid_argument("remap_options: max_views is zero");
+        if (options.least_handle_bytes == 0)
+            throw std::invalid_argument("remap_options: least_handle_bytes is zero");
+        if (!is_power_of_two(options.small_handle_bytes))
+            throw std::invalid_argument("remap_options: small_handle_bytes is not a power of two");
         if (options.most_handle_bytes < options.least_handle_bytes)
             throw std::invalid_argument("remap_options: most_handle_bytes is less than least_handle_bytes");
     }
@@ -121,21 +126,18 @@ class remap_stock {
 
     /// Returns: whether the request could be met if all that is free were settled, after the answer `s`.
     [[nodiscard]] bool could_grow(std::size_t bytes, std::size_t alignment, status s) const {
-        const std::size_t n = remap_blocks::rounded(bytes, alignment);
+        const demand n{remap_blocks::rounded(bytes, alignment), alignment, step_};
+        const kind k = remap_blocks::kind_of(n.bytes);
         allocation_failure limit;
         limit.driver_status = s;
         device_->explain(limit);
         const std::size_t room = limit.max - std::min(limit.max, limit.used);
-        std::size_t whole = 0, tail = 0, head = 0;
-        for_each_home([&](handle_id, const home& h) {
-            if (is_free(h)) {
-                whole += h.size;
-            } else if (h.of == kind::large) {
-                tail = std::max(tail, blocks_.free_tail(h));
-                head = std::max(head, blocks_.free_head(h));
-            }
-        });
-        return saturating_add(whole + tail + head, round_down(room, step_)) >= n;
+        if (in_steps(k, missing_at_home(n, k)) <= room) return true;
+        if (k == kind::small) return false;
+        const supply have = look_around();
+        const std::size_t needed = n.behind(have.tail);
+        const std::size_t shown = have.whole_bytes + have.tail + have.head;
+        return round_up(needed - std::min(needed, shown), step_) <= room;
     }
 
     /// Returns: whether neighbouring free blocks, all of domains for which is_usable(domain), are together as
@@ -145,7 +147,9 @@ class remap_stock {
         if (blocks_.free_bytes() < rounded) return false;
         bool found = false;
         std::uint64_t begin = 0, end = 0;
+        const kind k = remap_blocks::kind_of(rounded);
         blocks_.for_each_block([&](const layout::block_view& b) {
+            if (k == kind::large && remap_blocks::kind_at(b.id) == kind::small) return;
             if (b.offset != end || !b.free || !is_usable(b.color)) begin = b.offset;
             end = b.offset + b.size;
             if (b.free && is_usable(b.color)) found = found || round_up(begin, alignment) + rounded <= end;
@@ -240,16 +244,25 @@ class remap_stock {
     static constexpr std::size_t least_fragment = std::size_t{4} << 20;
 
     /// Returns: what must be bought so that the request fits at the end of the newest home.
-    [[nodiscard]] std::size_t missing_at_home(const demand& n, kind k,
-                                              std::span<const layout::domain> usable) const noexcept {
+    /// `usable`: the domains that it may use; all of them if that is not given.
+    template <class... Usable>
+    [[nodiscard]] std::size_t missing_at_home(const demand& n, kind k, Usable... usable) const noexcept {
         const std::uint32_t a = growing_[index(k)];
         if (a != none && can_grow(areas_[a])) {
             const std::uint64_t end = areas_[a].base + areas_[a].bytes;
-            const std::size_t free = blocks_.free_tail({areas_[a].base, areas_[a].bytes, k}, usable);
+            const std::size_t free = blocks_.free_tail(home{areas_[a].base, areas_[a].bytes, k}, usable...);
             const std::uint64_t start = round_up(end - free, n.alignment);
-            if (start < end) return n.bytes - std::min<std::size_t>(n.bytes, end - start);
+            if (start < end) {
+                const std::size_t missing = n.bytes - std::min<std::size_t>(n.bytes, end - start);
+                if (in_steps(k, missing) <= windows_.at(areas_[a].window).room()) return missing;
+            }
         }
         return n.bytes + n.at_home;
+    }
+
+    /// Returns: what is bought for `bytes` bytes.
+    [[nodiscard]] std::size_t in_steps(kind k, std::size_t bytes) const noexcept {
+        return round_up(bytes, k == kind::small ? round_up(options_.small_handle_bytes, step_) : step_);
     }
 
     /// Returns: whether the next slot of the area's window is right behind its newest home.
@@ -290,12 +303,11 @@ class remap_stock {
     /// Effects: buys `bytes` bytes right behind the newest home of that kind.
     status buy(kind k, std::size_t bytes, layout::domain color) {
         std::uint32_t& a = growing_[index(k)];
-        const std::size_t whole =
-            round_up(bytes, k == kind::small ? round_up(options_.small_handle_bytes, step_) : step_);
+        const std::size_t whole = in_steps(k, bytes);
         if (a == none || windows_.at(areas_[a].window).room() < whole || !can_grow(areas_[a])) {
             const std::size_t room = k == kind::small ? small_window : large_window;
             const result<std::uint32_t, status> fresh =
-                open_area(k, std::max(room, round_up(whole * 2, step_)));
+                open_area(k, std::max(room, round_up(whole * 2, step_)), whole);
             if (!fresh) return fresh.error();
             a = *fresh;
         }
@@ -304,20 +316,21 @@ class remap_stock {
 
     /// Effects: the same, at the end of an area. `bought`: the handles are appended to it.
     status buy_into(std::uint32_t a, std::size_t bytes, layout::domain color, handle_list* bought) {
+        const std::size_t filled = windows_.at(areas_[a].window).filled;
         handle_list mine;
-        status s = status::ok;
-        for (std::size_t got = 0; got < bytes && s == status::ok;) {
-            const std::size_t size = next_size(areas_[a].of, bytes - got);
-            mine.reserve(mine.size() + 1);
-            homes_.reserve(windows_.handle_limit() + 1);
-            const result<handle_id, status> h = windows_.buy(areas_[a].window, size);
-            s = h ? status::ok : h.error();
-            if (!h) break;
-            mine.push_back(*h);
-            got += size;
-        }
         std::size_t settled = 0;
+        status s = status::ok;
         try {
+            for (std::size_t got = 0; got < bytes && s == status::ok;) {
+                const std::size_t size = next_size(areas_[a].of, bytes - got);
+                mine.reserve(mine.size() + 1);
+                stuck_.reserve(stuck_.size() + mine.size() + 1);
+                if (homes_.size() <= windows_.handle_limit()) homes_.resize(windows_.handle_limit() + 1);
+                const result<handle_id, status> h = windows_.buy(areas_[a].window, size);
+                s = h ? status::ok : h.error();
+                if (h) mine.push_back(*h);
+                got += size;
+            }
             if (s == status::ok) {
                 if (bought != nullptr) bought->reserve(bought->size() + mine.size());
                 for (; settled < mine.size(); ++settled) settle(a, mine[settled], color);
@@ -325,24 +338,30 @@ class remap_stock {
                 return s;
             }
         } catch (...) {
-            undo(mine, settled);
+            undo(mine, settled, filled);
             throw;
         }
-        undo(mine, settled);
+        undo(mine, settled, filled);
         return s;
     }
 
-    /// Nobody has seen these handles: their memory was never used.
-    void undo(const handle_list& mine, std::size_t settled) noexcept {
+    /// Nobody has seen the handles from the `settled`th on: their memory was never used. They were bought when
+    /// `filled` bytes of their window were.
+    void undo(const handle_list& mine, std::size_t settled, std::size_t filled) noexcept {
+        bool all_gone = true;
         for (std::size_t i = mine.size(); i-- > settled;) {
             const window_id w = windows_.of(mine[i]).window;
-            if (windows_.release(mine[i]) == status::ok) windows_.unfill(w);
+            if (windows_.release(mine[i]) != status::ok) {
+                stuck_.push_back(mine[i]); // room was made
+                all_gone = false;
+            } else if (all_gone) {
+                windows_.unfill(w, filled);
+            }
         }
     }
 
     /// Effects: the handle, the area's newest, is free memory of the layout.
     void settle(std::uint32_t a, handle_id h, layout::domain color) {
-        if (homes_.size() <= h) homes_.resize(std::size_t{h} + 1);
         const std::uint64_t at = windows_.of(h).home;
         const std::size_t size = windows_.of(h).size;
         if (areas_[a].bytes == 0) {
@@ -355,11 +374,14 @@ class remap_stock {
         homes_[h] = {at, size, areas_[a].of};
     }
 
-    result<std::uint32_t, status> open_area(kind k, std::size_t bytes) {
+    /// Where so many addresses are not to be had, `least` bytes will do.
+    result<std::uint32_t, status> open_area(kind k, std::size_t bytes, std::size_t least) {
+        make_room_to_retire();
         std::uint32_t a = 0;
         while (a < areas_.size() && areas_[a].window != none) ++a;
         if (a == areas_.size()) areas_.emplace_back();
-        const result<window_id, status> w = windows_.open(bytes);
+        result<window_id, status> w = windows_.open(bytes);
+        if (!w && w.error() == status::out_of_memory) w = windows_.open(least);
         if (!w) return w.error();
         areas_[a] = {*w, k, 0, 0, {}};
         return a;
@@ -367,10 +389,12 @@ class remap_stock {
 
     // ---- showing ----
 
-    [[nodiscard]] supply look_around(std::span<const layout::domain> usable) const {
+    /// `usable`: as above.
+    template <class... Usable>
+    [[nodiscard]] supply look_around(Usable... usable) const {
         supply s;
         for_each_home([&](handle_id id, const home& h) {
-            const std::size_t tail = blocks_.free_tail(h, usable);
+            const std::size_t tail = blocks_.free_tail(h, usable...);
             if (tail == h.size) {
                 s.whole.emplace_back(h.size, id);
                 s.whole_bytes += h.size;
@@ -381,7 +405,7 @@ class remap_stock {
         });
         for_each_home([&](handle_id id, const home& h) {
             if (h.of != kind::large || id == s.tail_of) return;
-            const std::size_t head = blocks_.free_head(h, usable);
+            const std::size_t head = blocks_.free_head(h, usable...);
             if (head != h.size && head >= least_fragment && head > s.head) s.head = head, s.head_of = id;
         });
         std::sort(s.whole.begin(), s.whole.end(),
@@ -437,18 +461,24 @@ class remap_stock {
         const result<window_id, status> w = windows_.open(bytes);
         if (!w) return w.error();
         std::vector<place> places;
-        if (const status s = fill(*w, handles, places); s != status::ok) return s;
+        try {
+            if (const status s = fill(*w, handles, places); s != status::ok) {
+                abandon(*w);
+                return s;
+            }
+        } catch (...) {
+            abandon(*w);
+            throw;
+        }
         return enter(*w, std::move(places), n.bytes);
     }
 
-    /// Effects: fills a new window with the handles; if that fails, nothing stays of it that can go.
+    /// Effects: fills a new window with the handles, as far as the device does. Throws: `std::bad_alloc`, the same.
     status fill(window_id w, const handle_list& handles, std::vector<place>& places) {
+        places.reserve(handles.size());
         for (const handle_id h : handles) {
             const std::uint64_t at = windows_.at(w).end();
-            if (const status s = windows_.show(w, h); s != status::ok) {
-                abandon(w);
-                return s;
-            }
+            if (const status s = windows_.show(w, h); s != status::ok) return s;
             places.push_back({homes_[h], at});
         }
         return status::ok;
@@ -467,12 +497,14 @@ class remap_stock {
         return status::ok;
     }
 
-    /// No block has been in this window.
+    /// No block has been in this window, but in homes.
     void abandon(window_id w) noexcept {
         for (const auto& slot : windows_.at(w).slots)
-            if (slot.handle != none && homes_[slot.handle].base != slot.address)
+            if (slot.handle != none && windows_.of(slot.handle).home != slot.address)
                 (void)windows_.hide(w, slot.handle);
-        (void)windows_.drop(w);
+        for (area& a : areas_)
+            if (a.window == w) return drop_if_empty(a);
+        retire(w);
     }
 
     /// Effects: buys the least that free memory leaves missing, right behind that memory in a new window.
@@ -502,15 +534,22 @@ class remap_stock {
         if (head != 0) bytes += homes_[have.head_of].size;
         // If nothing is shown behind what is bought, later homes follow there.
         const result<std::uint32_t, status> a =
-            open_area(kind::large, head != 0 ? bytes : std::max(large_window, 2 * bytes));
+            open_area(kind::large, head != 0 ? bytes : std::max(large_window, 2 * bytes), bytes);
         if (!a) return a.error();
         const window_id w = areas_[*a].window;
         std::vector<place> places;
         handle_list bought;
-        status s = fill(w, before, places);
-        if (s == status::ok && (s = buy_into(*a, rest, color, &bought)) != status::ok) abandon(w);
+        status s = status::ok;
+        try {
+            s = fill(w, before, places);
+            if (s == status::ok) s = buy_into(*a, rest, color, &bought);
+            places.reserve(places.size() + bought.size() + 1);
+        } catch (...) {
+            abandon(w);
+            throw;
+        }
         if (s != status::ok) {
-            areas_[*a] = area{};
+            abandon(w);
             return s;
         }
         for (const handle_id h : bought) places.push_back({homes_[h], homes_[h].base});
@@ -551,41 +590,52 @@ class remap_stock {
         });
     }
 
-    [[nodiscard]] bool has_stuck(const area& a) const noexcept {
-        return std::any_of(stuck_.begin(), stuck_.end(),
-                           [&](handle_id h) { return windows_.of(h).window == a.window; });
-    }
-
     void drop_empty_windows() noexcept {
         for (std::uint32_t v = 0; v < views_.size(); ++v)
             if (views_[v] != none && blocks_.spans_in(v) == 0 && windows_.at(views_[v]).mapped == 0)
                 forget_view(v);
-        for (std::uint32_t i = 0; i < areas_.size(); ++i) {
-            area& a = areas_[i];
-            if (a.window == none || windows_.at(a.window).mapped != 0 || has_stuck(a)) continue;
-            for (const layout::block_id hole : a.holes) blocks_.fill(hole);
-            if (a.bytes != 0) blocks_.remove(a.base);
-            (void)windows_.drop(a.window);
-            for (std::uint32_t& g : growing_)
-                if (g == i) g = none;
-            a = area{};
-        }
+        for (area& a : areas_) drop_if_empty(a);
+        drop_retired();
+    }
+
+    /// Effects: an area that has no homes left, and is no view, goes; its window is retired.
+    void drop_if_empty(area& a) noexcept {
+        // A handle that the device did not take back still counts as one of its homes.
+        if (a.window == none || windows_.at(a.window).homes != 0) return;
+        if (std::find(views_.begin(), views_.end(), a.window) != views_.end()) return;
+        for (const layout::block_id hole : a.holes) blocks_.fill(hole);
+        if (a.bytes != 0) blocks_.remove(a.base);
+        for (std::uint32_t& g : growing_)
+            if (g != none && &areas_[g] == &a) g = none;
+        const window_id w = a.window;
+        a = area{};
+        retire(w);
+    }
+
+    /// Effects: the view is not searched any more.
+    void forget_view(std::uint32_t v) noexcept {
+        const window_id w = std::exchange(views_[v], none);
+        blocks_.remove_view(v);
+        for (area& a : areas_)
+            if (a.window == w) return drop_if_empty(a);
+        retire(w);
+    }
+
+    /// Effects: a window that is neither an area nor a view goes as far as that is proven safe, the rest later.
+    void retire(window_id w) noexcept {
+        hide_settled(w);
+        if (windows_.at(w).mapped == 0 && windows_.drop(w) == status::ok) return;
+        retired_.push_back(w); // has room for all areas and views
+    }
+
+    void drop_retired() noexcept {
         for (window_id& w : retired_)
             if (windows_.at(w).mapped == 0 && windows_.drop(w) == status::ok) w = none;
         std::erase(retired_, none);
     }
 
-    /// Effects: the view is not searched any more; its window goes as far as that is proven safe, the rest later.
-    void forget_view(std::uint32_t v) noexcept {
-        const window_id w = std::exchange(views_[v], none);
-        blocks_.remove_view(v);
-        if (windows_.at(w).homes != 0) return; // it is an area, too
-        for (const area& a : areas_)
-            if (a.window == w) return;
-        hide_settled(w);
-        if (windows_.at(w).mapped == 0 && windows_.drop(w) == status::ok) return;
-        retired_.push_back(w); // has room for all views
-    }
+    /// Effects: one more area and one more view can be retired, too. Throws: `std::bad_alloc`.
+    void make_room_to_retire() { retired_.reserve(retired_.size() + areas_.size() + views_.size() + 2); }
 
     /// Requires: all work on what the window shows is over.
     void hide_all(window_id w) noexcept {
@@ -595,7 +645,7 @@ class remap_stock {
 
     void hide_settled(window_id w) noexcept {
         for (const auto& slot : windows_.at(w).slots)
-            if (slot.handle != none && homes_[slot.handle].base != slot.address &&
+            if (slot.handle != none && windows_.of(slot.handle).home != slot.address &&
                 is_settled(homes_[slot.handle]))
                 (void)windows_.hide(w, slot.handle);
     }
@@ -610,15 +660,12 @@ class remap_stock {
             if (blocks_.spans_in(v) != 0) continue;
             if (oldest == none || blocks_.last_used(v) < blocks_.last_used(oldest)) oldest = v;
         }
-        retired_.reserve(retired_.size() + count + 1);
+        make_room_to_retire();
         // Retired views whose handles never fall free: in the end only waiting proves that nobody uses them.
         const bool waited =
-            retired_.size() >= most_retired * options_.max_views && device_->synchronize() == status::ok;
-        for (window_id& w : retired_) {
-            waited ? hide_all(w) : hide_settled(w);
-            if (windows_.at(w).mapped == 0 && windows_.drop(w) == status::ok) w = none;
-        }
-        std::erase(retired_, none);
+            retired_.size() / most_retired >= options_.max_views && device_->synchronize() == status::ok;
+        for (const window_id w : retired_) waited ? hide_all(w) : hide_settled(w);
+        drop_retired();
         if (count >= options_.max_views && oldest != none) forget_view(oldest);
     }
 
@@ -647,12 +694,12 @@ class remap_stock {
     std::size_t step_; ///< the device's granularity, bytes
     windows<Device> windows_;
     remap_blocks blocks_;
-    std::vector<home> homes_; ///< by handle
+    std::vector<home> homes_; ///< by handle, for all that there are
     std::vector<area> areas_;
     std::array<std::uint32_t, 2> growing_{none, none}; ///< by kind: the area that grows
     std::vector<window_id> views_;                     ///< by the layout's number of the view
-    std::vector<window_id> retired_;                   ///< views that are gone but for mappings in use
-    handle_list stuck_;                                ///< unmapped, but the device did not take them
+    std::vector<window_id> retired_;                   ///< areas and views that are gone but for mappings in use
+    handle_list stuck_;                                ///< nobody's, but the device did not take them
 };
 
 } // namespace tenure
