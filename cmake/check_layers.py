@@ -26,7 +26,8 @@ ALLOWED = {
     "backing": {"core", "device"},
     "ordering": {"core", "device", "layout"},
     "policy": {"core", "resource", "layout", "device", "backing", "ordering"},
-    "tenancy": {"core", "resource", "layout", "device", "backing", "ordering", "policy"},
+    "front": {"core", "resource", "layout", "device", "backing", "ordering", "policy"},
+    "tenancy": {"core", "resource", "layout", "device", "backing", "ordering", "policy", "front"},
     "adapt": {"core", "resource"},
     "interop": {"core", "resource", "device"},
 }

@@ -36,10 +36,11 @@ class of_tenure final : public allocator {
 void add_tenure(contender_list& all) {
     for_each_policy([&](auto entry) {
         using policy = decltype(entry);
-        constexpr bool is_nothing = std::is_same_v<policy, policy_entry<nothing>>;
-        all.push_back({entry.name, TENURE_VERSION_STRING,
-                       is_nothing ? contender::side::nobody : contender::side::ours,
-                       [] { return std::make_unique<of_tenure<policy::template pool>>(); }});
+        constexpr bool is_nothing = std::is_same_v<policy, policy_entry<nothing, true>>;
+        if constexpr (policy::has_all_doors)
+            all.push_back({entry.name, TENURE_VERSION_STRING,
+                           is_nothing ? contender::side::nobody : contender::side::ours,
+                           [] { return std::make_unique<of_tenure<policy::template pool>>(); }});
     });
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// All of tenure that needs no CUDA: layouts, the simulated device, pools, arenas, adaptors.
+/// All of tenure that needs no CUDA: layouts, the simulated device, pools, magazines, arenas, adaptors.
 ///
 /// What needs CUDA headers is included by name: `<tenure/device/cuda_device.hpp>` and `<tenure/interop.hpp>`.
 
@@ -9,6 +9,7 @@
 #include <tenure/backing.hpp>
 #include <tenure/core.hpp>
 #include <tenure/device.hpp>
+#include <tenure/front.hpp>
 #include <tenure/layout.hpp>
 #include <tenure/ordering.hpp>
 #include <tenure/policy.hpp>

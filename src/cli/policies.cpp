@@ -64,6 +64,9 @@ std::vector<policy_family>& known_families() {
         list.push_back(async_family());
         list.push_back(remap_family());
         list.push_back(binned_family());
+        list.push_back(fronted_best_fit_family());
+        list.push_back(fronted_caching_family());
+        list.push_back(fronted_remap_family());
         return list;
     }();
     return all;
@@ -86,7 +89,8 @@ std::vector<named_policy> parse_policies(std::string_view list) {
             policies.push_back(parse_policy(spec));
             continue;
         }
-        for (const policy_family& f : families()) policies.push_back({f.name, f.make()});
+        for (const policy_family& f : families())
+            if (f.in_all) policies.push_back({f.name, f.make()});
     }
     return policies;
 }
@@ -95,7 +99,7 @@ std::string policies_help() {
     std::string text;
     for (const policy_family& f : families()) {
         std::string name = f.name;
-        name.resize(std::max<std::size_t>(name.size() + 1, 10), ' ');
+        name.resize(std::max<std::size_t>(name.size() + 1, 18), ' ');
         text += "  " + name + f.help + "\n" + f.options_help;
     }
     return text;

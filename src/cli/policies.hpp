@@ -46,6 +46,7 @@ struct policy_family {
     const char* help;
     std::function<std::unique_ptr<policy>()> make; ///< with its default options
     std::string options_help;                      ///< a line an option
+    bool in_all = true;                            ///< whether `all` means it, too
 };
 
 /// Returns: all that can be named, in the order in which `all` means them.
@@ -74,5 +75,8 @@ policy_family caching_family();
 policy_family async_family();
 policy_family remap_family();
 policy_family binned_family();
+policy_family fronted_best_fit_family();
+policy_family fronted_caching_family();
+policy_family fronted_remap_family();
 
 } // namespace tenure::cli

@@ -1,4 +1,4 @@
-#include "policy_of.hpp"
+#include "remap_option_table.hpp"
 
 #include <tenure/policy/remap_pool.hpp>
 
@@ -6,7 +6,7 @@
 
 namespace tenure::cli {
 
-policy_family remap_family() {
+const std::vector<option_entry<remap_options>>& remap_option_table() {
     using options = remap_options;
     static const std::vector<option_entry<options>> table{
         bytes_option("least_handle_bytes", &options::least_handle_bytes, "the least size of large handles"),
@@ -24,7 +24,12 @@ policy_family remap_family() {
         switch_option("synchronize_on_oom", &options::synchronize_on_oom,
                       "wait for other streams before failing"),
     };
-    return family_of<remap_pool>("remap", "free memory shown in a row behind new addresses", table);
+    return table;
+}
+
+policy_family remap_family() {
+    return family_of<remap_pool>("remap", "free memory shown in a row behind new addresses",
+                                 remap_option_table());
 }
 
 } // namespace tenure::cli

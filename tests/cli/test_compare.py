@@ -514,6 +514,16 @@ class RemapGoalsTest(CompareTest):
         self.assertEqual(len(ratios), 7)
         self.assertLessEqual(math.prod(ratios) ** (1 / len(ratios)), 1.02)
 
+    def test_magazines_in_front_cost_next_to_no_memory(self):
+        bare, fronted = 1.0, 1.0
+        for trace in sorted(TRACES.glob("*.csv.gz")):
+            with self.subTest(trace=trace.name):
+                one, two = self.compare(trace, "--policy", "remap,fronted_remap")
+                bare *= one["ratio"]
+                fronted *= two["ratio"]
+                self.assertLessEqual(two["ratio"], one["ratio"] + 0.012)
+        self.assertLessEqual(fronted ** (1 / 7), bare ** (1 / 7) + 0.005)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -46,7 +46,7 @@ POLICY_TEST_CASE("requested, allocated and reserved are counted exactly", "[cont
         }
         const usage_counters u = w.pool().usage();
         REQUIRE(u.requested.current == requested);
-        if (w.traits.has_parts)
+        if (w.traits.bounds_peaks)
             REQUIRE(u.requested.peak >= most);
         else
             REQUIRE(u.requested.peak == most);
@@ -62,8 +62,8 @@ POLICY_TEST_CASE("requested, allocated and reserved are counted exactly", "[cont
     CHECK(u.blocks.current == 0);
     CHECK(u.reserved.peak >= u.allocated.peak);
     CHECK(u.allocated.peak >= most);
-    if (w.traits.has_parts) {
-        INFO(w.traits.has_parts.reason);
+    if (w.traits.bounds_peaks) {
+        INFO(w.traits.bounds_peaks.reason);
         CHECK(u.requested.peak >= most);
         CHECK(u.reserved.peak >= w.device.reserved_peak());
     } else {

@@ -42,8 +42,10 @@ struct policy_traits {
     deviation does_not_know_largest_free{};
     /// A failure that frees pending on other streams would avert is not named `stream_pending`.
     deviation does_not_know_pending{};
-    /// Peaks are upper bounds, and destruction is reported by each part.
+    /// Destruction is reported by each part.
     deviation has_parts{};
+    /// Peaks are upper bounds.
+    deviation bounds_peaks{};
     /// Free memory serves only the stream that has it, until it goes back to the device.
     deviation does_not_share{};
     /// A pointer of another pool of the same kind is a `wrong_arena`.
@@ -93,12 +95,20 @@ struct binned;
 struct arena_of_best_fit;
 struct arena_of_caching;
 struct arena_of_async;
+struct arena_of_remap;
+struct fronted_best_fit;
+struct fronted_caching;
+struct fronted_remap;
+struct arena_of_fronted_best_fit;
+struct arena_of_fronted_remap;
 } // namespace policy
 
 #define TENURE_POLICIES                                                                                      \
     policy::direct, policy::async, policy::best_fit, policy::exact_best_fit, policy::buddy, policy::slab,    \
         policy::caching, policy::caching_sharing, policy::remap, policy::binned, policy::arena_of_best_fit,  \
-        policy::arena_of_caching, policy::arena_of_async
+        policy::arena_of_caching, policy::arena_of_async, policy::arena_of_remap, policy::fronted_best_fit,  \
+        policy::fronted_caching, policy::fronted_remap, policy::arena_of_fronted_best_fit,                   \
+        policy::arena_of_fronted_remap
 
 #define TENURE_POLICY_TEST_NAME_2(line) policy_test_##line
 #define TENURE_POLICY_TEST_NAME_1(line) TENURE_POLICY_TEST_NAME_2(line)

@@ -3,6 +3,7 @@
 /// \file
 /// The policies of the list, instantiated. To be included by exactly one file of each suite.
 
+#include <tenure/front.hpp>
 #include <tenure/policy.hpp>
 #include <tenure/policy/slab_and_caching.hpp>
 #include <tenure/tenancy/arena.hpp>
@@ -47,6 +48,7 @@ Options options_for_tests() {
     constexpr std::size_t segment_bytes = 32_MiB;
     Options o{};
     if constexpr (requires { o.segment_bytes; }) o.segment_bytes = segment_bytes;
+    if constexpr (requires { o.pool.segment_bytes; }) o.pool.segment_bytes = segment_bytes;
     if constexpr (requires { o.small.segment_bytes; }) o.small.segment_bytes = segment_bytes;
     return o;
 }
@@ -77,6 +79,13 @@ inline constexpr deviation keeps_to_one_stream =
 
 inline constexpr policy_traits of_range_pools{.pads_segments = pads_segments};
 inline constexpr policy_traits of_caching{.does_not_share = keeps_to_one_stream};
+inline constexpr deviation counts_parked_blocks =
+    because("the pool behind the magazines keeps the peaks, and parked blocks are live to it");
+inline constexpr policy_traits of_fronted_range_pools{.bounds_peaks = counts_parked_blocks,
+                                                      .pads_segments = pads_segments};
+inline constexpr policy_traits of_fronted_caching{.bounds_peaks = counts_parked_blocks,
+                                                  .does_not_share = keeps_to_one_stream};
+inline constexpr policy_traits of_fronted_remap{.bounds_peaks = counts_parked_blocks};
 inline constexpr policy_traits of_async{
     .refuses_in_capture = because("an allocation node of a graph bypasses every limit"),
     .shows_only_blocks = because("the driver does not show what it holds free"),
@@ -113,15 +122,20 @@ TENURE_POLICY(policy::caching_sharing, policy_subject{{}, [](world_device& d) {
                                                               d, caching_options{.cross_stream_reuse = true});
                                                       }})
 TENURE_POLICY(policy::remap, plain<remap_pool>({}))
-TENURE_POLICY(
-    policy::binned,
-    plain<slab_and_caching>({
-        .has_parts = because("its parts have their peaks at different times, and each reports for itself"),
-        .does_not_share = keeps_to_one_stream,
-        .pads_segments = pads_segments,
-    }))
+TENURE_POLICY(policy::binned, plain<slab_and_caching>({
+                                  .has_parts = because("each part reports for itself"),
+                                  .bounds_peaks = because("its parts have their peaks at different times"),
+                                  .does_not_share = keeps_to_one_stream,
+                                  .pads_segments = pads_segments,
+                              }))
 TENURE_POLICY(policy::arena_of_best_fit, in_arena<best_fit_pool>(of_range_pools))
 TENURE_POLICY(policy::arena_of_caching, in_arena<caching_pool>(of_caching))
 TENURE_POLICY(policy::arena_of_async, in_arena<async_pool>(of_async))
+TENURE_POLICY(policy::arena_of_remap, in_arena<remap_pool>({}))
+TENURE_POLICY(policy::fronted_best_fit, plain<fronted_best_fit_pool>(of_fronted_range_pools))
+TENURE_POLICY(policy::fronted_caching, plain<fronted_caching_pool>(of_fronted_caching))
+TENURE_POLICY(policy::fronted_remap, plain<fronted_remap_pool>(of_fronted_remap))
+TENURE_POLICY(policy::arena_of_fronted_best_fit, in_arena<fronted_best_fit_pool>(of_fronted_range_pools))
+TENURE_POLICY(policy::arena_of_fronted_remap, in_arena<fronted_remap_pool>(of_fronted_remap))
 
 } // namespace tenure::test

@@ -19,7 +19,7 @@ static_assert(sizeof(std::size_t) == 8, "tenure supports 64-bit platforms only")
 
 /// Returns: whether `n` is a power of two (zero is not).
 constexpr bool is_power_of_two(std::uint64_t n) noexcept {
-    return std::has_single_bit(n);
+    return n != 0 && (n & (n - 1)) == 0; // without a popcount instruction, has_single_bit is a call
 }
 
 /// Requires: `power` is a power of two. Returns: the largest multiple of `power` that is <= n.

@@ -139,7 +139,7 @@ class device : public basic_device<plain_memory>, public virtual_memory {
 
     result<void*, status> allocate_from(pool_handle pool, std::size_t bytes, stream_handle stream) noexcept {
         if (const status s = process_state(); s != status::ok) return s;
-        const current_device here(ordinal(), only_one());
+        const current_device here(ordinal(), only_one_device());
         if (const status s = not_capturing(stream); s != status::ok) return s;
         const relaxed_capture relaxed;
         void* pointer = nullptr;
@@ -151,7 +151,7 @@ class device : public basic_device<plain_memory>, public virtual_memory {
     /// A free on a capturing stream is refused too: it would become a node that frees again at every launch.
     status deallocate_to(pool_handle /*pool*/, void* pointer, stream_handle stream) noexcept {
         if (const status s = process_state(); s != status::ok) return s;
-        const current_device here(ordinal(), only_one());
+        const current_device here(ordinal(), only_one_device());
         if (const status s = not_capturing(stream); s != status::ok) return s;
         const relaxed_capture relaxed;
         return settle(cudaFreeAsync(pointer, stream));

@@ -23,7 +23,8 @@
 ///   1. Sizes and addresses are multiples of `allocation_granularity()`, alignments powers of two (0 stands
 ///      for the granularity); anything else is `invalid_value`.
 ///   2. A mapping shows a whole handle from its start. Part of a mapping can be neither unmapped nor given
-///      access, part of a reservation cannot be freed.
+///      access, part of a reservation cannot be freed. A driver need not notice a gap, or a mapping that reaches over
+///      its reservation's end (580 does not): callers see to that.
 ///   3. Memory mapped at p may be used once `set_access` has covered it.
 ///   4. **No call but `synchronize` waits for work, and none checks for it.** A kernel that uses an address while it is
 ///      unmapped dies, and the context with it: the caller proves first that all work on the range is over.

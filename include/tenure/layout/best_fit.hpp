@@ -81,7 +81,7 @@ class basic_best_fit {
     /// Effects: the range that starts at base has `bytes` more at its end, free with domain d.
     /// Requires: granular, and no other range there. Complexity: O(log n) if the range ends in free memory, else
     /// its blocks. Throws: `std::bad_alloc`, changing nothing.
-    void grow(address base, std::size_t bytes, domain d) requires by_address {
+    void grow(address base, std::size_t bytes, domain d) requires(by_address) {
         nodes_.reserve(1);
         domains_.reserve();
         const node_index r = ranges_.find(base);
@@ -142,7 +142,7 @@ class basic_best_fit {
     }
 
     /// Returns: the free block that contains `at`, or else the first one above it.
-    [[nodiscard]] std::optional<candidate> free_from(address at) const noexcept requires by_address {
+    [[nodiscard]] std::optional<candidate> free_from(address at) const noexcept requires(by_address) {
         const node_index i = places_.first_where(
             place_order(), [&](node_index n) { return nodes_[n].offset + nodes_[n].size > at; });
         if (i == no_node) return std::nullopt;
@@ -151,13 +151,13 @@ class basic_best_fit {
 
     /// Effects: takes [start, start + bytes) out of the free block c. Requires: c is valid and contains it; granular.
     /// Returns: the block's id. Throws: `std::bad_alloc`, changing nothing.
-    block_id take_at(candidate c, address start, std::size_t bytes) requires by_address {
+    block_id take_at(candidate c, address start, std::size_t bytes) requires(by_address) {
         nodes_.reserve(2);
         return take_part(c.id, start, bytes);
     }
 
     /// Effects: the next n calls of `take_at` need no memory. Throws: `std::bad_alloc`, changing nothing.
-    void reserve_takes(std::size_t n) requires by_address { nodes_.reserve(2 * n); }
+    void reserve_takes(std::size_t n) requires(by_address) { nodes_.reserve(2 * n); }
 
     /// Returns: a number above all ids in use.
     [[nodiscard]] std::size_t id_limit() const noexcept { return nodes_.extent(); }
@@ -207,9 +207,10 @@ class basic_best_fit {
                 n = next;
             }
         } else {
-            for (node_index n = target->tree.first(order()); n != no_node; n = target->tree.next(order(), n))
-                for (const node_index neighbour : {nodes_[n].previous, nodes_[n].next})
-                    if (is_free(neighbour, from)) set_aside(neighbour);
+            for (node_index n = target->tree.first(order()); n != no_node; n = target->tree.next(order(), n)) {
+                if (is_free(nodes_[n].previous, from)) set_aside(nodes_[n].previous);
+                if (is_free(nodes_[n].next, from)) set_aside(nodes_[n].next);
+            }
         }
         while (chain != no_node) {
             const node_index n = chain;

@@ -320,7 +320,7 @@ class async_pool {
         b.requested = n;
         b.taken = rounded;
         b.home = home;
-        return fresh;
+        return result<node, status>(std::move(fresh)); // said in full for nvcc
     }
 
     /// Effects: the block is live. Returns: its address.

@@ -41,11 +41,13 @@
 /// not held over the misuse handler.
 
 #include <tenure/core.hpp>
+#include <tenure/core/ordered_mutex.hpp>
 #include <tenure/ordering/stream_names.hpp>
 #include <tenure/policy/caching/giving_back.hpp>
 #include <tenure/policy/caching/heap.hpp>
 #include <tenure/policy/caching/lane_marks.hpp>
 #include <tenure/policy/caching_options.hpp>
+#include <tenure/policy/held_block.hpp>
 #include <tenure/resource/resource.hpp>
 
 #include <array>
@@ -114,6 +116,45 @@ class caching_pool {
     }
 
     void release(void* p) noexcept { report(take_back(p, any_size, free_kind::on_own_stream)); }
+
+    /// See `holding_resource`.
+    std::size_t try_allocate_held(stream_handle stream, std::size_t bytes, std::size_t alignment,
+                                  std::span<held_block> out) noexcept {
+        if (bytes == 0 || bytes > max_block_bytes || !is_power_of_two(alignment) || alignment > max_alignment)
+            return 0;
+        request q{.bytes = bytes, .alignment = alignment, .stream = stream};
+        q.block = options_.block_size(bytes);
+        const result<stream_state, status> state = device_->describe(stream);
+        if (!state || state->capturing() || q.block > max_block_bytes) return 0;
+        q.state = *state;
+        const std::lock_guard lock(mutex_);
+        std::size_t n = 0;
+        try {
+            serve_held(q, out, n);
+        } catch (...) { // host memory: what there is so far
+        }
+        mark_if_due(q.lane, q);
+        return n;
+    }
+
+    void release_batch(std::span<void* const> blocks) noexcept {
+        deallocate_result last = freed{};
+        {
+            const std::lock_guard lock(mutex_);
+            for (void* const p : blocks)
+                if (deallocate_result r = take_back_locked(p, any_size, free_kind::on_own_stream,
+                                                           default_stream, stream_state{});
+                    !r)
+                    last = std::move(r);
+        }
+        report(last);
+    }
+
+    [[nodiscard]] std::size_t block_bytes(const void* p) const noexcept {
+        const std::lock_guard lock(mutex_);
+        const std::optional<block_id> id = heap_.live_block(p);
+        return id ? heap_.blocks().size(*id) : 0;
+    }
 
     void record_use(void* p, stream_handle stream) noexcept {
         if (p == nullptr) return;
@@ -241,6 +282,18 @@ class caching_pool {
         }
     }
 
+    /// The first steps only. Effects: writes blocks to `out` and counts them in `n`.
+    void serve_held(request& q, std::span<held_block> out, std::size_t& n) {
+        if (!choose_lane(q)) return;
+        heap_.uses().poll(completed());
+        const auto take = [&](void* p) {
+            if (p != nullptr) out[n++] = {p, heap_.blocks().size(*heap_.live_block(p))};
+            return p != nullptr;
+        };
+        while (n < out.size() && take(search(q))) {
+        }
+    }
+
     /// The steps of the head comment. Returns: a block, or the device's answer that ended the search.
     result<void*, status> obtain(request& q) {
         if (q.bytes > max_block_bytes || q.block > max_block_bytes) return status::out_of_memory;
@@ -350,8 +403,12 @@ class caching_pool {
         if (p == nullptr) return freed{};
         result<stream_state, status> state = stream_state{};
         if (kind == free_kind::on_stream) state = device_->describe(stream);
-
         const std::lock_guard lock(mutex_);
+        return take_back_locked(p, bytes, kind, stream, state);
+    }
+
+    deallocate_result take_back_locked(void* p, std::size_t bytes, free_kind kind, stream_handle stream,
+                                       const result<stream_state, status>& state) noexcept {
         const std::optional<block_id> found = heap_.live_block(p);
         if (!found) return classify(p, bytes);
         const block_id id = *found;
@@ -513,7 +570,8 @@ class caching_pool {
         return wrong;
     }
 
-    mutable std::mutex mutex_; ///< guards what follows `options_`; innermost but for the device's own
+    mutable ordered_mutex<lock_level::pool>
+        mutex_; ///< guards what follows `options_`; see there for the order
     Device* device_;
     const caching_options options_;
     heap_type heap_;

@@ -34,10 +34,12 @@
 
 #include <tenure/backing.hpp>
 #include <tenure/core.hpp>
+#include <tenure/core/ordered_mutex.hpp>
 #include <tenure/core/pointer_map.hpp>
 #include <tenure/layout/layout.hpp>
 #include <tenure/ordering.hpp>
 #include <tenure/policy/capture_holds.hpp>
+#include <tenure/policy/held_block.hpp>
 #include <tenure/policy/pool_options.hpp>
 #include <tenure/policy/range_stock.hpp>
 #include <tenure/resource/resource.hpp>
@@ -48,6 +50,8 @@
 #include <iterator>
 #include <mutex>
 #include <optional>
+#include <span>
+#include <utility>
 #include <vector>
 
 namespace tenure {
@@ -114,6 +118,41 @@ class range_pool {
     }
 
     void release(void* p) noexcept { report(take_back(p, 0, default_stream, free_kind::on_own_stream)); }
+
+    /// See `holding_resource`.
+    std::size_t try_allocate_held(stream_handle stream, std::size_t bytes, std::size_t alignment,
+                                  std::span<held_block> out) noexcept {
+        if (bytes == 0 || bytes > max_block_bytes || !is_power_of_two(alignment) || alignment > max_alignment)
+            return 0;
+        request q{stream, false, bytes, alignment};
+        q.rounded = layout_type::rounded(bytes, alignment);
+        if (q.rounded > max_block_bytes) return 0;
+        const std::lock_guard lock(mutex_);
+        std::size_t n = 0;
+        try {
+            serve_held(q, out, n);
+        } catch (...) { // host memory: what there is so far
+        }
+        return n;
+    }
+
+    void release_batch(std::span<void* const> blocks) noexcept {
+        deallocate_result last = freed{};
+        {
+            const std::lock_guard lock(mutex_);
+            for (void* const p : blocks)
+                if (deallocate_result r = take_back_locked(p, 0, default_stream, free_kind::on_own_stream);
+                    !r)
+                    last = std::move(r);
+        }
+        report(last);
+    }
+
+    [[nodiscard]] std::size_t block_bytes(const void* p) const noexcept {
+        const std::lock_guard lock(mutex_);
+        const std::optional<layout::block_id> id = live_block(p);
+        return id ? blocks_.size(*id) : 0;
+    }
 
     void record_use(void* p, stream_handle stream) noexcept {
         if (p == nullptr) return;
@@ -282,6 +321,24 @@ class range_pool {
         return refuse(q, s);
     }
 
+    /// The first search of the walk only. Effects: writes blocks to `out` and counts them in `n`.
+    void serve_held(request& q, std::span<held_block> out, std::size_t& n) {
+        const result<stream_state, status> state = device_->describe(q.stream);
+        if (!state || state->capturing()) return;
+        q.state = *state;
+        q.stream_id = keep_under(q.stream, q.state);
+        order_.tidy(blocks_);
+        q.lane = order_.lane_of(q.stream_id);
+        const auto take = [&](void* p) {
+            if (p != nullptr) out[n++] = {p, blocks_.size(*live_block(p))};
+            return p != nullptr;
+        };
+        merge_before(q);
+        while (n < out.size() && take(search(q))) {
+        }
+        marked(q, nullptr);
+    }
+
     /// The end of every allocation that names a stream: a chance to record a mark that is due.
     void* marked(const request& q, void* p) noexcept {
         if (!q.sync && !q.state.capturing()) order_.mark_if_due(q.lane, q.stream, blocks_);
@@ -438,6 +495,11 @@ class range_pool {
     deallocate_result take_back(void* p, std::size_t bytes, stream_handle stream, free_kind kind) noexcept {
         if (p == nullptr) return freed{};
         const std::lock_guard lock(mutex_);
+        return take_back_locked(p, bytes, stream, kind);
+    }
+
+    deallocate_result take_back_locked(void* p, std::size_t bytes, stream_handle stream,
+                                       free_kind kind) noexcept {
         const std::optional<layout::block_id> found = live_block(p);
         if (!found) return classify(p, bytes);
         const layout::block_id id = *found;
@@ -618,7 +680,7 @@ class range_pool {
         return s;
     }
 
-    mutable std::mutex mutex_; ///< guards everything below; innermost but for the device's own
+    mutable ordered_mutex<lock_level::pool> mutex_; ///< guards everything below; see there for the order
     Device* device_;
     options_type options_;
     Stock stock_;

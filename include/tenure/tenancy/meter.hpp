@@ -23,6 +23,7 @@
 /// Thread-safety: thread-safe. A ticket is thread-compatible.
 
 #include <tenure/core/error.hpp>
+#include <tenure/core/ordered_mutex.hpp>
 #include <tenure/core/result.hpp>
 
 #include <algorithm>
@@ -120,7 +121,7 @@ class meter {
     }
 
     std::string name_;
-    mutable std::mutex mutex_; ///< guards what follows; nothing is called while it is held
+    mutable ordered_mutex<lock_level::meter> mutex_; ///< guards what follows; nothing is called under it
     meter_reading reading_;
     std::size_t open_ = 0; ///< bytes of `charged` that are not final yet
 };

@@ -186,6 +186,7 @@ TEST_CASE("sim faults: a failed free keeps the memory, every kind of call can fa
     CHECK(d.query(*e) == status::failed);
     CHECK(d.synchronize(*e) == status::failed);
     CHECK(d.synchronize(s) == status::failed);
+    CHECK(d.synchronize() == status::failed);
     CHECK(d.wait(s, *e) == status::failed);
     CHECK(d.create_pool({}).error() == status::failed);
     CHECK(d.destroy_pool(*pool) == status::failed);

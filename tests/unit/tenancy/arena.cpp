@@ -1,5 +1,6 @@
 #include "support/catch.hpp"
 #include "support/misuse_log.hpp"
+#include "support/vmm_backed.hpp"
 
 #include <tenure/device.hpp>
 #include <tenure/policy/async_pool.hpp>
@@ -243,4 +244,29 @@ TEST_CASE("a driver pool in an arena never holds more than the limit, steps incl
     a.trim(0);
     CHECK(a.limits().charged == 0);
     CHECK(dev.reserved() == 0);
+}
+
+TEST_CASE("an arena's limit holds for virtual memory", "[tenancy][arena][vmm]") {
+    sim::device dev({.capacity = 64_MiB, .cost = sim::costs::zero()});
+    {
+        arena<test::windowed_pool, sim::device> alice(dev, {.name = "alice", .max = 10_MiB},
+                                                      {.segment_bytes = 2_MiB});
+        void* const p = alice.allocate(default_stream, 3_MiB);
+        CHECK(alice.limits().charged == 4_MiB);
+        CHECK(alice.limits().charged == dev.reserved());
+        void* const q = alice.allocate(default_stream, 6_MiB);
+        CHECK(alice.limits().charged == 10_MiB);
+        const allocate_result over = alice.try_allocate(default_stream, 2_MiB);
+        REQUIRE_FALSE(over);
+        CHECK(over.error().cause == failure_cause::arena_limit);
+        CHECK(over.error().arena.view() == "alice");
+        CHECK(alice.limits().charged == dev.reserved());
+        alice.deallocate(default_stream, p, 3_MiB);
+        alice.deallocate(default_stream, q, 6_MiB);
+        alice.trim(0);
+        CHECK(alice.limits().charged == 0);
+        CHECK(alice.validate());
+    }
+    CHECK(dev.reserved() == 0);
+    CHECK(dev.violations().empty());
 }

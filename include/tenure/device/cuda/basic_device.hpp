@@ -39,7 +39,7 @@ class basic_device : public stream_device {
 
     result<void*, status> allocate(std::size_t bytes) noexcept {
         if (const status s = process_state(); s != status::ok) return s;
-        const current_device here(ordinal(), only_one());
+        const current_device here(ordinal(), only_one_device());
         const relaxed_capture relaxed;
         void* pointer = nullptr;
         if (const status s = settle(Memory::take(&pointer, bytes)); s != status::ok) return s;
@@ -48,7 +48,7 @@ class basic_device : public stream_device {
 
     status deallocate(void* pointer, std::size_t /*bytes*/) noexcept {
         if (const status s = process_state(); s != status::ok) return s;
-        const current_device here(ordinal(), only_one());
+        const current_device here(ordinal(), only_one_device());
         const relaxed_capture relaxed;
         return settle(Memory::give_back(pointer));
     }
@@ -67,7 +67,7 @@ class basic_device : public stream_device {
 
     result<device_memory, status> memory() noexcept {
         if (const status s = process_state(); s != status::ok) return s;
-        const current_device here(ordinal(), only_one());
+        const current_device here(ordinal(), only_one_device());
         device_memory m;
         if (const status s = settle(Memory::read(m)); s != status::ok) return s;
         return m;

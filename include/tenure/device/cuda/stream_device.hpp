@@ -42,6 +42,9 @@ class stream_device {
   public:
     [[nodiscard]] int ordinal() const noexcept { return ordinal_; }
 
+    /// Returns: whether this process sees no other device, so that the current one need not be looked at.
+    [[nodiscard]] bool only_one_device() const noexcept { return only_one_; }
+
     /// The driver's own entry points, for what needs more than the concepts offer.
     [[nodiscard]] const driver_api& driver() const noexcept { return driver_; }
 
@@ -177,8 +180,6 @@ class stream_device {
     status joins_no_capture(stream_handle stream) const noexcept {
         return is_legacy(stream) ? not_capturing(stream) : status::ok;
     }
-
-    [[nodiscard]] bool only_one() const noexcept { return only_one_; }
 
   private:
     result<stream_state, status> describe_by_runtime(stream_handle stream) noexcept {

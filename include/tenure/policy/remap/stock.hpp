@@ -700,8 +700,8 @@ class remap_stock {
     std::vector<area> areas_;
     std::array<std::uint32_t, 2> growing_{none, none}; ///< by kind: the area that grows
     std::vector<window_id> views_;                     ///< by the layout's number of the view
-    std::vector<window_id> retired_;                   ///< areas and views that are gone but for mappings in use
-    handle_list stuck_;                                ///< nobody's, but the device did not take them
+    std::vector<window_id> retired_; ///< areas and views that are gone but for mappings in use
+    handle_list stuck_;              ///< nobody's, but the device did not take them
 };
 
 } // namespace tenure

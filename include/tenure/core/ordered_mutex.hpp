@@ -1,0 +1,70 @@
+#pragma once
+
+/// \file
+/// `ordered_mutex<Level>`: a mutex that knows its place in the order of locks. In debug builds a thread that locks
+/// against the order ends the process at once, instead of deadlocking some day.
+///
+///     level   mutex                                   guards
+///       10    `front_registry`                        which front ends live
+///       20    `magazines`                             racks of a front end
+///       30    the pools                               layout, pointer map, counters
+///       40    `meter`                                 charges of an arena
+///
+/// A thread may lock only levels above all that it holds. The device's own locks come after all of these.
+/// Cost: with `NDEBUG` that of `std::mutex`. Thread-safety: thread-safe.
+
+#include <mutex>
+
+#ifndef NDEBUG
+#include <cstdio>
+#include <cstdlib>
+#endif
+
+namespace tenure {
+
+enum class lock_level : int { front_registry = 10, front = 20, pool = 30, meter = 40 };
+
+#ifndef NDEBUG
+namespace detail {
+/// The levels that this thread holds, one bit each.
+inline unsigned long& held_lock_levels() noexcept {
+    thread_local unsigned long levels = 0;
+    return levels;
+}
+} // namespace detail
+#endif
+
+template <lock_level Level>
+class ordered_mutex {
+  public:
+    void lock() {
+        enter();
+        mutex_.lock();
+    }
+    void unlock() noexcept {
+        mutex_.unlock();
+        leave();
+    }
+
+  private:
+#ifndef NDEBUG
+    static constexpr unsigned long bit = 1ul << static_cast<int>(Level);
+    static void enter() noexcept {
+        unsigned long& held = detail::held_lock_levels();
+        if (held >= bit) {
+            std::fprintf(stderr, "tenure: lock of level %d taken out of order\n", static_cast<int>(Level));
+            std::abort();
+        }
+        held |= bit;
+    }
+    static void leave() noexcept {
+        detail::held_lock_levels() &= ~bit;
+    }
+#else
+    static void enter() noexcept {}
+    static void leave() noexcept {}
+#endif
+    std::mutex mutex_;
+};
+
+} // namespace tenure
