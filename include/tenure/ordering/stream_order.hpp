@@ -10,7 +10,8 @@
 ///     domain 0, settled     every stream may take it: the host has seen the work pass
 ///     domain 1, lost        nobody may: what it waits for is not known (a driver call failed), until all work has passed
 ///     a lane per stream     open      freed on this stream, no event recorded since
-///                           marked    freed before an event of this stream, up to four generations
+///                           marked    freed before an event of this stream, up to four generations (one while there
+///                                     is no other stream)
 ///
 ///     free on s ------> open(s) --mark: record event--> marked(s) --event passed: poll--> settled
 ///     allocate on s <-- open(s), marked(s), settled
@@ -297,7 +298,9 @@ class stream_order {
             free_domains_.push_back(fresh);
             return false;
         }
-        if (l.generations == max_generations) { // what is being marked now joins the newest
+        // What is being marked now joins the newest generation when there are enough of them, or nobody else who
+        // waits for one: then all but the newest frees stays merged. The cost is that of what was freed since.
+        if (l.generations == max_generations || (l.generations != 0 && by_id_.size() == 1)) {
             generation& newest = l.marked[l.generations - 1];
             blocks.recolor(l.open, newest.color);
             events_->release(newest.event);

@@ -351,11 +351,9 @@ class range_pool {
     void merge_before(const request& q) noexcept {
         constexpr std::size_t large = std::size_t{1} << 20;
         if constexpr (requires(layout::domain d) { blocks_.fits_exactly(q.rounded, q.alignment, {&d, 1}); }) {
-            if (q.rounded < large || q.lane == ordering_type::no_lane) return;
-            const bool sole = order_.is_sole(q.lane);
-            if (sole && order_.usable(q.lane).view().size() <= 2) return; // no marks: all it freed is merged
+            if (q.rounded < large || q.lane == ordering_type::no_lane || order_.is_sole(q.lane)) return;
             if (blocks_.fits_exactly(q.rounded, q.alignment, order_.usable(q.lane).view())) return;
-            if (!sole) settle();
+            settle();
             order_.reopen(q.lane, blocks_);
         }
     }
@@ -391,6 +389,9 @@ class range_pool {
     /// they do not hold either leaves them as they are: merged, they would be this stream's alone.
     void* search_merged(request& q) {
         const domain_list usable = order_.usable(q.lane);
+        const auto has_free = [this](layout::domain d) { return blocks_.free_bytes(d) != 0; };
+        if (std::count_if(usable.view().begin(), usable.view().end(), has_free) < 2)
+            return nullptr; // all there is is merged already
         const auto is_usable = [domains = usable.view()](layout::domain d) {
             return std::find(domains.begin(), domains.end(), d) != domains.end();
         };
