@@ -207,7 +207,8 @@ class basic_best_fit {
                 n = next;
             }
         } else {
-            for (node_index n = target->tree.first(order()); n != no_node; n = target->tree.next(order(), n)) {
+            for (node_index n = target->tree.first(order()); n != no_node;
+                 n = target->tree.next(order(), n)) {
                 if (is_free(nodes_[n].previous, from)) set_aside(nodes_[n].previous);
                 if (is_free(nodes_[n].next, from)) set_aside(nodes_[n].next);
             }

@@ -91,7 +91,8 @@ TEST_CASE("a purchase that fails half way changes nothing", "[backing][windows]"
     CHECK(w->validate());
 }
 
-TEST_CASE("a purchase that fails and cannot be taken back is held, and released later", "[backing][windows]") {
+TEST_CASE("a purchase that fails and cannot be taken back is held, and released later",
+          "[backing][windows]") {
     const bool mapped = GENERATE(true, false);
     CAPTURE(mapped);
     world w;
