@@ -104,6 +104,12 @@ class device : public basic_device<plain_memory>, public virtual_memory {
     /// Returns: `device_options::shareable`.
     [[nodiscard]] bool shareable() const noexcept { return shareable_; }
 
+    /// See `vmm_device`. From the first on, `synchronize` can do on a full device what gives memory back.
+    result<memory_handle, status> create_memory(std::size_t bytes) noexcept {
+        keep_a_byte();
+        return virtual_memory::create_memory(bytes);
+    }
+
     // --- driver pools ---
 
     /// The driver grows pools, and rounds their limit up, in steps of this size; it offers no query for it.

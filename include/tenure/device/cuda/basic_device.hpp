@@ -16,7 +16,7 @@
 ///
 /// Streams, events and captures are those of the GPU, whatever the memory is.
 ///
-/// Thread-safety: thread-safe; the object does not change after construction.
+/// Thread-safety: thread-safe.
 
 #include <tenure/core/error.hpp>
 #include <tenure/core/result.hpp>
@@ -26,6 +26,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <cstddef>
 
 namespace tenure::cuda {
@@ -36,6 +37,13 @@ class basic_device : public stream_device {
   public:
     /// Effects, Throws: see `stream_device`.
     explicit basic_device(int ordinal = 0) : stream_device(ordinal) {}
+
+    basic_device(const basic_device&) = delete;
+    basic_device& operator=(const basic_device&) = delete;
+
+    ~basic_device() {
+        if (void* const spare = spare_.exchange(nullptr)) (void)deallocate(spare, 1);
+    }
 
     result<void*, status> allocate(std::size_t bytes) noexcept {
         if (const status s = process_state(); s != status::ok) return s;
@@ -57,10 +65,20 @@ class basic_device : public stream_device {
 
     /// Effects: the host waits for all work of the device. Freeing a byte does that and harms no capture;
     /// `cudaDeviceSynchronize` would invalidate captures of other threads. Returns: `ok`, or the answer of one of the
-    /// two calls: `out_of_memory` on a device that is full to the byte.
+    /// two calls: `out_of_memory` on a device that is full to the byte, unless `keep_a_byte` was called before it was.
     status synchronize() noexcept {
+        if (void* const spare = spare_.exchange(nullptr)) return deallocate(spare, 1);
         const result<void*, status> byte = allocate(1);
         return byte ? deallocate(*byte, 1) : byte.error();
+    }
+
+    /// Effects: `synchronize` can do without free memory once. Takes a byte, for which the driver may take 2 MiB.
+    void keep_a_byte() noexcept {
+        if (spare_.load(std::memory_order_relaxed) != nullptr) return;
+        const result<void*, status> byte = allocate(1);
+        if (!byte) return;
+        void* none = nullptr;
+        if (!spare_.compare_exchange_strong(none, *byte)) (void)deallocate(*byte, 1);
     }
 
     [[nodiscard]] std::size_t allocation_granularity() const noexcept { return Memory::granularity(); }
@@ -91,6 +109,9 @@ class basic_device : public stream_device {
         default: failure.cause = failure_cause::driver;
         }
     }
+
+  private:
+    std::atomic<void*> spare_{nullptr};
 };
 
 } // namespace TENURE_CUDA_DEFAULT_STREAM
