@@ -171,6 +171,15 @@ class stream_order {
         if (l.wanted || (!l.permanent && is_much(l.unmarked))) mark(l, stream, blocks);
     }
 
+    /// To be called for the only lane when it missed, in a call that names its stream.
+    /// Effects: marks now, so that what was freed since the last mark merges with what was freed before.
+    /// Returns: whether anything changed.
+    template <layout::layout Layout>
+    bool gather(lane_id id, stream_handle stream, Layout& blocks) noexcept {
+        lane& l = lanes_[id];
+        return l.generations != 0 && blocks.free_bytes(l.open) != 0 && mark(l, stream, blocks);
+    }
+
     /// Effects: for a lane that missed, makes all it may use one domain as far as blocks touch, so that they merge.
     /// Returns: whether anything changed. `mark_if_due` afterwards restores the mark.
     template <layout::layout Layout>

@@ -380,7 +380,14 @@ class range_pool {
 
     /// Returns: the same, after a look at what has completed meanwhile, or null.
     void* search_again(request& q) {
-        if (settle())
+        bool any = false;
+        if (order_.is_sole(q.lane)) { // whether its marks have passed makes no difference to it
+            any = uses_.poll(completed());
+            if (order_.gather(q.lane, q.stream, blocks_)) any = true;
+        } else {
+            any = settle();
+        }
+        if (any)
             if (void* p = search(q)) return p;
         return search_merged(q);
     }

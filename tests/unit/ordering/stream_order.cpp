@@ -118,6 +118,7 @@ TEST_CASE("a fifth mark joins the fourth, and settles no earlier than its event"
     order_world w(512);
     const stream_handle s = w.device.create_stream();
     const auto l = w.lane(s);
+    (void)w.lane(w.device.create_stream()); // somebody who might ask
     for (int i = 0; i < 6; ++i) {
         w.device.launch(s, 1ms);
         w.free_on(l, 1_MiB);
@@ -130,6 +131,28 @@ TEST_CASE("a fifth mark joins the fourth, and settles no earlier than its event"
         const std::size_t passed = i <= 3 ? static_cast<std::size_t>(i) : i < 6 ? 3 : 6;
         CHECK(w.usable(order_type::no_lane) == 58_MiB + passed * 1_MiB);
     }
+    CHECK(w.blocks.validate());
+}
+
+TEST_CASE("the only lane keeps what is marked in one piece", "[ordering][stream_order]") {
+    order_world w(512);
+    const stream_handle s = w.device.create_stream();
+    const auto l = w.lane(s);
+    w.device.launch(s, 1ms);
+    for (int i = 0; i < 3; ++i) {
+        w.free_on(l, 1_MiB);
+        w.order.mark_if_due(l, s, w.blocks);
+        CHECK(w.order.usable(l).view().size() == 3); // open, one generation, settled
+    }
+    CHECK_FALSE(w.order.gather(l, s, w.blocks)); // nothing since the last mark
+    w.free_on(l, 1_KiB);
+    CHECK(w.order.gather(l, s, w.blocks));
+    CHECK(w.blocks.free_bytes(w.order.open(l)) == 0);
+    CHECK(w.usable(l) == 64_MiB);
+    CHECK_FALSE(w.order.poll(w.blocks)); // the newest event counts
+    w.device.advance(1ms);
+    CHECK(w.order.poll(w.blocks));
+    CHECK(w.usable(order_type::no_lane) == 64_MiB);
     CHECK(w.blocks.validate());
 }
 
