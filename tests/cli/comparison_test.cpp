@@ -81,7 +81,7 @@ TEST_CASE("the table compares with peers, known or not", "[cli][table]") {
     INFO(text);
     CHECK(count(text, "3 KiB 3.000") == 1);
     CHECK(count(text, "1.50 KiB 1.500") == 1);
-    CHECK(count(text, " -") == 4);
+    CHECK(count(text, " -") == 6);
 }
 
 namespace {

@@ -35,9 +35,9 @@ using list = std::vector<std::string>;
 } // namespace
 
 TEST_CASE("policies are named, listed and all", "[cli][policies]") {
-    CHECK(names("all") == list{"best_fit", "buddy", "slab", "caching", "async", "binned"});
+    CHECK(names("all") == list{"best_fit", "buddy", "slab", "caching", "async", "remap", "binned"});
     CHECK(names("slab,best_fit") == list{"slab", "best_fit"});
-    CHECK(names("buddy,all").size() == 7);
+    CHECK(names("buddy,all").size() == 8);
     CHECK(names("caching:max_split=128MiB:gc_threshold=0.6") ==
           list{"caching:max_split=128MiB:gc_threshold=0.6"});
     CHECK(names("caching:roundup_power2_divisions=[256:1,>:4]:max_split=64MiB,slab").size() == 2);
@@ -49,7 +49,7 @@ TEST_CASE("an unknown policy is answered with the known ones", "[cli][policies]"
     for (const char* wrong : {"worst_fit", "", "best_fit,", "Best_fit", " slab", "worst_fit:x=1"}) {
         const std::string text = complaint(wrong);
         CHECK(contains(text, "unknown policy"));
-        CHECK(contains(text, "best_fit buddy slab caching async binned all"));
+        CHECK(contains(text, "best_fit buddy slab caching async remap binned"));
     }
 }
 

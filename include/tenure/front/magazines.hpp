@@ -224,10 +224,15 @@ class magazines {
         for (segment_snapshot& segment : picture.segments)
             for (block_snapshot& b : segment.blocks) {
                 if (b.state != block_state::allocated) continue;
-                if (is_pools_own(to_pointer(b.address))) continue;
-                const block_word v = word_of(to_pointer(b.address));
-                b.requested = v.is_live() ? v.bytes() : 0;
-                if (!v.is_live()) b.state = block_state::free;
+                void* const p = to_pointer(b.block != 0 ? b.block : b.address);
+                if (is_pools_own(p)) continue;
+                const block_word v = word_of(p);
+                if (!v.is_live()) {
+                    b.state = block_state::free;
+                    b.requested = 0;
+                } else if (!b.continued) { // the pool was asked for the rounded size
+                    b.requested -= rounded(v.bytes()) - v.bytes();
+                }
             }
         return picture;
     }

@@ -679,6 +679,8 @@ class range_pool {
             s.requested = std::min(b.size, info.requested - std::min(info.requested, part.before));
             s.state = info.state;
             s.stream = info.stream_id;
+            if (blocks_.offset(part.block) != blocks_.home_of(part.block))
+                s.block = blocks_.offset(part.block);
             s.continued = part.before != 0;
         } else {
             s.requested = info_[b.id].requested;

@@ -72,8 +72,8 @@ struct block_snapshot {
     block_state state = block_state::free;
     std::uint64_t stream =
         0; ///< identity (not handle) of the stream it belongs to; 0: any or the default stream
-    bool continued =
-        false; ///< a further part of a block that lies in several places; `requested` is the part's
+    std::uint64_t block = 0; ///< the address that the application has, where a block lies in several places
+    bool continued = false;  ///< a further part of such a block; `requested` is the part's
 };
 
 /// One range held from the device. `blocks` tile it exactly, in address order.

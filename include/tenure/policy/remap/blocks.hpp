@@ -179,6 +179,9 @@ class remap_blocks {
             });
     }
 
+    /// Returns: where the block, or its first piece, is at home.
+    [[nodiscard]] address home_of(block_id id) const noexcept { return of_id(id).offset(inner(id)); }
+
     /// Where a used block at home belongs: to which block, how many bytes of it are before.
     struct part {
         block_id block;
