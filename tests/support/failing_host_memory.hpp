@@ -27,6 +27,14 @@ inline void* get(std::size_t n, std::size_t alignment) {
     return p;
 }
 
+inline void* get_or_null(std::size_t n, std::size_t alignment) noexcept {
+    try {
+        return get(n, alignment);
+    } catch (const std::bad_alloc&) {
+        return nullptr;
+    }
+}
+
 /// Not inlined: g++ would take an `operator delete` that it sees calling `free` for a mistake.
 [[gnu::noinline]] inline void put(void* p) noexcept {
     std::free(p);
@@ -63,11 +71,25 @@ void* operator new[](std::size_t n, std::align_val_t a) {
     return tenure::test::host_memory::get(n, static_cast<std::size_t>(a));
 }
 void* operator new(std::size_t n, const std::nothrow_t&) noexcept {
-    try {
-        return tenure::test::host_memory::get(n, 1);
-    } catch (const std::bad_alloc&) {
-        return nullptr;
-    }
+    return tenure::test::host_memory::get_or_null(n, 1);
+}
+void* operator new[](std::size_t n, const std::nothrow_t&) noexcept {
+    return tenure::test::host_memory::get_or_null(n, 1);
+}
+void* operator new(std::size_t n, std::align_val_t a, const std::nothrow_t&) noexcept {
+    return tenure::test::host_memory::get_or_null(n, static_cast<std::size_t>(a));
+}
+void* operator new[](std::size_t n, std::align_val_t a, const std::nothrow_t&) noexcept {
+    return tenure::test::host_memory::get_or_null(n, static_cast<std::size_t>(a));
+}
+void operator delete[](void* p, const std::nothrow_t&) noexcept {
+    tenure::test::host_memory::put(p);
+}
+void operator delete(void* p, std::align_val_t, const std::nothrow_t&) noexcept {
+    tenure::test::host_memory::put(p);
+}
+void operator delete[](void* p, std::align_val_t, const std::nothrow_t&) noexcept {
+    tenure::test::host_memory::put(p);
 }
 void operator delete(void* p, const std::nothrow_t&) noexcept {
     tenure::test::host_memory::put(p);
