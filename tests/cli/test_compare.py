@@ -496,6 +496,7 @@ class Shipped(CompareTest):
                     self.assertLessEqual(row["reserved_peak"], 2000000001)
 
 
+@unittest.skipIf(os.environ.get("TENURE_SANITIZERS"), "replays of whole traces take too long under sanitizers")
 class RemapGoalsTest(CompareTest):
     """What remap promises on the recorded programs. The simulated device is deterministic, so are these figures."""
 
