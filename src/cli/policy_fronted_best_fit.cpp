@@ -6,11 +6,8 @@
 namespace tenure::cli {
 
 policy_family fronted_best_fit_family() {
-    static const auto table = fronted_option_table(pool_option_table());
-    policy_family family = family_of<fronted_best_fit_pool>(
-        "fronted_best_fit", "best_fit with magazines of each thread in front", table);
-    family.in_all = false;
-    return family;
+    return fronted_family_of<fronted_best_fit_pool>(
+        "fronted_best_fit", "best_fit with magazines of each thread in front", pool_option_table());
 }
 
 } // namespace tenure::cli

@@ -6,11 +6,8 @@
 namespace tenure::cli {
 
 policy_family fronted_remap_family() {
-    static const auto table = fronted_option_table(remap_option_table());
-    policy_family family =
-        family_of<fronted_remap_pool>("fronted_remap", "remap with magazines of each thread in front", table);
-    family.in_all = false;
-    return family;
+    return fronted_family_of<fronted_remap_pool>(
+        "fronted_remap", "remap with magazines of each thread in front", remap_option_table());
 }
 
 } // namespace tenure::cli
