@@ -57,10 +57,18 @@ struct exchange {
     }
 };
 
+/// How many answers of each kind were wrong.
+struct answers {
+    std::atomic<unsigned> blocks{0}; ///< none, misaligned or not owned
+    std::atomic<unsigned> frees{0};
+    std::atomic<unsigned> usages{0};
+    std::atomic<unsigned> validations{0};
+};
+
 /// What every thread does: own stream and a shared one, frees of blocks that other threads allocated.
 template <class Resource>
 void hammer(Resource& r, world_device& device, const std::vector<stream_handle>& own, stream_handle shared,
-            int rounds, std::atomic<std::uint64_t>& wrong) {
+            int rounds, answers& wrong) {
     exchange post;
     on_threads([&](unsigned t) {
         std::mt19937_64 rng(seed() + t);
@@ -71,7 +79,7 @@ void hammer(Resource& r, world_device& device, const std::vector<stream_handle>&
             const std::size_t a = std::size_t{1} << below(rng, 14);
             const allocate_result got = r.try_allocate(s, n, a);
             if (!got || *got == nullptr || !is_aligned(to_address(*got), a) || !r.owns(*got)) {
-                ++wrong;
+                ++wrong.blocks;
                 continue;
             }
             device.launch(s, microseconds{5});
@@ -84,7 +92,7 @@ void hammer(Resource& r, world_device& device, const std::vector<stream_handle>&
             exchange::parcel other{};
             if (chance(rng, 50) && post.take(other)) {
                 // On the stream it was allocated on: its last use is before that stream's end.
-                if (!r.try_deallocate(other.s, other.p, other.n)) ++wrong;
+                if (!r.try_deallocate(other.s, other.p, other.n)) ++wrong.frees;
             }
             if (mine.size() > 16) {
                 const std::size_t which = below(rng, mine.size());
@@ -96,9 +104,9 @@ void hammer(Resource& r, world_device& device, const std::vector<stream_handle>&
             if (chance(rng, 5)) {
                 const usage_counters u = r.usage();
                 if (u.requested.current > u.allocated.current || u.allocated.current > u.reserved.current)
-                    ++wrong;
+                    ++wrong.usages;
             }
-            if (chance(rng, 1) && !r.validate()) ++wrong;
+            if (chance(rng, 1) && !r.validate()) ++wrong.validations;
             if (chance(rng, 1)) (void)r.snapshot();
             if (chance(rng, 10)) device.advance(microseconds{3});
         }
@@ -114,10 +122,13 @@ void hammer_world(policy_world& w, Resource& r) {
     std::vector<stream_handle> own;
     for (unsigned t = 0; t < threads; ++t) own.push_back(w.stream());
     const stream_handle shared = w.stream();
-    std::atomic<std::uint64_t> wrong{0};
+    answers wrong;
     misuse_log log;
     hammer(r, w.device, own, shared, 250, wrong);
-    CHECK(wrong == 0);
+    CHECK(wrong.blocks == 0);
+    CHECK(wrong.frees == 0);
+    CHECK(wrong.usages == 0);
+    CHECK(wrong.validations == 0);
     CHECK(log.take().empty());
     w.finish();
 }
