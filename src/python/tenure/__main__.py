@@ -182,7 +182,8 @@ def _information() -> Dict[str, Any]:
     try:
         library = tenure_torch._load()
     except ImportError as error:
-        missing.append(str(error))
+        if str(error) not in missing:
+            missing.append(str(error))
     else:
         information["library_built_for_torch"] = library.built_for_torch
         information["policies"] = library.policy_names

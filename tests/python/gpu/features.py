@@ -23,7 +23,7 @@ import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-FIRST = ("test_compile.py", "test_install.py", "test_arenas.py")  # the longest
+FIRST = ("test_compile.py", "test_install.py", "test_sharing.py", "test_exit.py", "test_arenas.py")  # the longest
 PER_FILE = 240  # seconds; a test that hangs in a process of its own is given up earlier
 
 
@@ -63,6 +63,15 @@ def read_record(path):
     return outcomes, open_tests
 
 
+running = set()  # processes; each leads a session, so nobody ends them when this one is ended
+
+
+def give_up(*_):
+    for process in list(running):
+        stop(process)
+    os._exit(1)
+
+
 def stop(process):
     """Ends a test process and whatever it started: it leads a session of its own."""
     try:
@@ -91,12 +100,14 @@ def run_file(name, allocator, deadline):
                     command, cwd=HERE, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )  # fmt: skip
+                running.add(process)
                 try:
                     status = process.wait(left)
                     ended = f"crashed: status {status}"
                 except subprocess.TimeoutExpired:
                     stop(process)
                     status, ended = None, f"hung: more than {left:.0f} s"
+                running.discard(process)
                 output.seek(0, os.SEEK_END)
                 output.seek(max(0, output.tell() - 3000))
                 said = output.read().decode("utf-8", "replace")
@@ -210,7 +221,7 @@ def main():
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--markdown", type=pathlib.Path)
     parser.add_argument("--render", type=pathlib.Path)
-    parser.add_argument("--jobs", type=int, default=max(2, min(8, (os.cpu_count() or 2) // 2)))
+    parser.add_argument("--jobs", type=int, default=max(2, min(12, (os.cpu_count() or 2) * 3 // 4)))
     parser.add_argument("--seconds", type=float, default=1800, help="for the whole; what does not fit is left out")
     parser.add_argument("files", nargs="*", help="test files; default: all")
     arguments = parser.parse_args()
@@ -223,6 +234,7 @@ def main():
     if not about["gpu"]:
         print("features: skipped, no GPU that torch sees", about.get("error", ""))
         return 77
+    signal.signal(signal.SIGTERM, give_up)
     deadline = time.monotonic() + arguments.seconds
     files = arguments.files or sorted(p.name for p in HERE.glob("test_*.py"))
     files.sort(key=lambda f: FIRST.index(f) if f in FIRST else len(FIRST))
