@@ -12,8 +12,10 @@ import textwrap
 
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-SOURCE = ROOT / "src" / "python"
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+
+from places import SOURCE  # noqa: E402
+
 sys.path.insert(0, str(SOURCE))
 
 

@@ -1,6 +1,6 @@
 """TENURE_TORCH=1, with a torch made up. The .pth file is read from where it lies in the source tree."""
 
-from conftest import SOURCE
+from places import SOURCE
 
 # site reads .pth files in folders that it is told of, and at start those of site-packages: the same code.
 SITE = f"import site; site.addsitedir({str(SOURCE)!r})\n"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from conftest import SOURCE
+from places import SOURCE
 
 NO_TORCH = "import sys; sys.modules['torch'] = None\n"
 

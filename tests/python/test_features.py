@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from conftest import ROOT
+from places import ROOT
 
 GPU = ROOT / "tests" / "python" / "gpu"
 

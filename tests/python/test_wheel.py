@@ -6,7 +6,7 @@ import venv
 
 import pytest
 
-from conftest import ROOT
+from places import ROOT
 
 
 @pytest.mark.skipif(bool(os.environ.get("TENURE_SANITIZERS")), reason="no sanitizer has a part in it")

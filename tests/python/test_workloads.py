@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from conftest import ROOT
+from places import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks" / "torch"))
 
