@@ -83,7 +83,12 @@ def test_every_test_has_an_outcome(features):
     assert sum(o["outcome"] == "passed" for o in tenure) == 8
     outcomes = native + tenure
     features.fill_in(outcomes)
-    results = {"machine": {"gpu": "G", "torch": "T"}, "date": "D", "allocators": ["native", "tenure"], "outcomes": outcomes}
+    results = {
+        "machine": {"gpu": "G", "torch": "T"},
+        "date": "D",
+        "allocators": ["native", "tenure"],
+        "outcomes": outcomes,
+    }
     table = features.render(json.loads(json.dumps(results)))
     assert "## Made-up features" in table
     for line in (

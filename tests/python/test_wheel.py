@@ -25,7 +25,17 @@ def test_the_wheel_is_built_and_installs(tmp_path):
             timeout=300, check=False,
         )  # fmt: skip
 
-    offers = run("-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps", "-d", "offers", "scikit-build-core>=0.10")
+    offers = run(
+        "-m",
+        "pip",
+        "download",
+        "-q",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "-d",
+        "offers",
+        "scikit-build-core>=0.10",
+    )
     if offers.returncode:
         pytest.skip(f"scikit-build-core cannot be had: {offers.stderr.strip().splitlines()[-1]}")
     result = run(

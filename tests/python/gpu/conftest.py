@@ -162,7 +162,9 @@ def program(tmp_path):
             timeout=timeout, check=False,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **{k: str(v) for k, v in environment.items()}},
         )  # fmt: skip
-        assert result.returncode == status, f"status {result.returncode}\n{result.stdout[-2000:]}\n{result.stderr[-3000:]}"
+        assert result.returncode == status, (
+            f"status {result.returncode}\n{result.stdout[-2000:]}\n{result.stderr[-3000:]}"
+        )
         run.stderr = result.stderr
         return result.stdout.strip()
 

@@ -182,7 +182,13 @@ def render(results):
         groups.setdefault(o["test"].split("::")[0], {}).setdefault(o["promise"], []).append(o)
     names = {o["test"].split("::")[0]: o["group"] for o in outcomes if o["group"]}
     for file in sorted(groups, key=lambda f: order(f)):
-        text += ["", f"## {names.get(file, file)}", "", "| | " + " | ".join(allocators) + " |", "|---|" + "---|" * len(allocators)]
+        text += [
+            "",
+            f"## {names.get(file, file)}",
+            "",
+            "| | " + " | ".join(allocators) + " |",
+            "|---|" + "---|" * len(allocators),
+        ]
         for promise, entries in groups[file].items():
             cells = [cell([e for e in entries if e["allocator"] == a]) for a in allocators]
             text.append(f"| {promise.replace('|', '/')} | " + " | ".join(cells) + " |")
@@ -264,7 +270,9 @@ def main():
             save()
 
     # The columns that count first: if the time is up, it is the pluggable one that has holes.
-    jobs = [(name, a) for late in (False, True) for name in files for a in allocators if a.startswith("pluggable") == late]
+    jobs = [
+        (name, a) for late in (False, True) for name in files for a in allocators if a.startswith("pluggable") == late
+    ]
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
         list(pool.map(one, jobs))
     save()

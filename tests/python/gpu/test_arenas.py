@@ -235,7 +235,9 @@ def test_statistics_hold(t):
         x = [bytes_on_device(n) for n in (100, 3 * MIB, 30 * MIB)]
     y = bytes_on_device(5 * MIB)
     consistency.check(torch)
-    blocks = {b["address"] for s in torch.cuda.memory_snapshot() for b in s["blocks"] if b["state"] == "active_allocated"}
+    blocks = {
+        b["address"] for s in torch.cuda.memory_snapshot() for b in s["blocks"] if b["state"] == "active_allocated"
+    }
     assert {v.data_ptr() for v in [*x, y]} <= blocks
 
 
@@ -325,7 +327,8 @@ def test_mem_pool_installed(program):
 
 def test_several_mem_pools(program):
     """Several pools, each with its limit"""
-    out = program("""
+    out = program(
+        """
         import torch, tenure.torch as t
         MIB = 1 << 20
         pools = [t.mem_pool(max=f"{128 * (i + 1)}MiB") for i in range(4)]
@@ -341,7 +344,9 @@ def test_several_mem_pools(program):
                     refused.append(n)
         print(*refused)
         print(*[pool.arena.usage()[0].max // MIB for pool in pools])
-    """, install=False).splitlines()
+    """,
+        install=False,
+    ).splitlines()
     assert out[1] == "128 256 384 512"
     for count, most in zip(map(int, out[0].split()), (4, 8, 12, 16)):
         assert most - 2 <= count <= most

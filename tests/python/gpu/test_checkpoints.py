@@ -22,7 +22,10 @@ def segments(pool):
 def layout(pool):
     """Address, size and state of every block in use: what a checkpoint promises."""
     return sorted(
-        (b["address"], b["size"], s["stream"]) for s in segments(pool) for b in s["blocks"] if b["state"] == "active_allocated"
+        (b["address"], b["size"], s["stream"])
+        for s in segments(pool)
+        for b in s["blocks"]
+        if b["state"] == "active_allocated"
     )
 
 

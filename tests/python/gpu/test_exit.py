@@ -41,4 +41,7 @@ def test_with(program, what):
 
 def test_at_exit(program):
     """Tensors are used and freed in `atexit` functions"""
-    leaves(program, "import atexit\nx = torch.ones(1 << 20, device='cuda')\natexit.register(lambda: (x.sum().item(), globals().pop('x')))")
+    leaves(
+        program,
+        "import atexit\nx = torch.ones(1 << 20, device='cuda')\natexit.register(lambda: (x.sum().item(), globals().pop('x')))",
+    )

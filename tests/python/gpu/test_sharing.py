@@ -20,12 +20,12 @@ PARENT = """
 """
 
 
-
-
 @pytest.mark.parametrize("other", ["same", "native"])
 def test_to_a_child(program, other):
     """A tensor is seen and changed by another process, whatever allocator that one has"""
-    out = program(PARENT + """
+    out = program(
+        PARENT
+        + """
         child = mp.Process(target=sharing_child.take, args=(OTHER, there, back))
         child.start()
         tensors = [torch.full((n,), float(i + 1), device="cuda") for i, n in enumerate((10, 5000, 1 << 20, 9 << 20))]
@@ -38,14 +38,19 @@ def test_to_a_child(program, other):
         there.put(None)
         child.join(60)
         print(child.exitcode)
-    """, allocators.name() if other == "same" else "native", install=False)
+    """,
+        allocators.name() if other == "same" else "native",
+        install=False,
+    )
     assert out == "0"
 
 
 @pytest.mark.parametrize("other", ["same", "native"])
 def test_from_a_child(program, other):
     """And the other way round"""
-    out = program(PARENT + """
+    out = program(
+        PARENT
+        + """
         sizes = (10, 5000, 1 << 20, 9 << 20)
         child = mp.Process(target=sharing_child.give, args=(OTHER, there, back, sizes))
         child.start()
@@ -58,13 +63,18 @@ def test_from_a_child(program, other):
         there.put(None)
         child.join(60)
         print(child.exitcode)
-    """, allocators.name() if other == "same" else "native", install=False)
+    """,
+        allocators.name() if other == "same" else "native",
+        install=False,
+    )
     assert out == "0"
 
 
 def test_repeatedly(program):
     """The same tensor again and again; the memory comes back"""
-    out = program(PARENT + """
+    out = program(
+        PARENT
+        + """
         child = mp.Process(target=sharing_child.take, args=(OTHER, there, back))
         child.start()
         before = torch.cuda.memory_allocated()
@@ -83,5 +93,8 @@ def test_repeatedly(program):
         torch.cuda.ipc_collect()
         torch.cuda.empty_cache()
         print(child.exitcode, torch.cuda.memory_allocated() - before)
-    """, allocators.name(), install=False)
+    """,
+        allocators.name(),
+        install=False,
+    )
     assert out == "0 0"

@@ -139,7 +139,8 @@ def test_everything_at_once():
 @pytest.mark.parametrize("workers", [0, 2])
 def test_data_loader(program, workers):
     """`DataLoader` with pinned memory, with and without worker processes"""
-    out = program("""
+    out = program(
+        """
         import sys
         import torch
         from loader_data import Numbers
@@ -154,7 +155,9 @@ def test_data_loader(program, workers):
                 seen += (y.mean(1)).tolist()
                 assert [int(v) for v in seen[-8:]] == i.tolist()
             print(sum(seen))
-    """, workers)
+    """,
+        workers,
+    )
     assert out == str(float(sum(range(64))))
 
 
