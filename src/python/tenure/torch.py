@@ -135,7 +135,7 @@ def _need_device(torch: Any) -> None:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         hint = f" (CUDA_VISIBLE_DEVICES is {visible!r})" if visible is not None else ""
         raise TenureError(
-            f"there is no CUDA device{hint}: tenure.torch.install() has nothing to manage; "
+            f"there is no CUDA device{hint}, so there is nothing to manage; "
             "`nvidia-smi` and torch.cuda.is_available() say what the machine and torch see"
         )
 
@@ -397,6 +397,7 @@ def mem_pool(
     """
     torch = _torch()
     library = _load()
+    _need_device(torch)
     _reap(library)
     name = f"pool {next(_pool_numbers)}" if name is None else name
     number, allocate, free = ctypes.c_uint64(0), ctypes.c_void_p(), ctypes.c_void_p()
