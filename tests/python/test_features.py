@@ -43,6 +43,15 @@ def test_crash():
 def test_between():
     """One behind the crash"""
 
+@pytest.fixture
+def bad_end():
+    yield
+    if os.environ["TENURE_TEST_ALLOCATOR"] == "native":
+        os.abort()
+
+def test_teardown(bad_end):
+    """One that crashes when it is over"""
+
 def test_hang():
     """One that hangs"""
     if os.environ["TENURE_TEST_ALLOCATOR"] == "native":
@@ -50,6 +59,9 @@ def test_hang():
 
 def test_last():
     """The last one"""
+    if os.environ["TENURE_TEST_ALLOCATOR"] == "native":
+        import atexit
+        atexit.register(os.abort)
 '''
 
 
@@ -64,7 +76,7 @@ def features(tmp_path):
     spec = importlib.util.spec_from_file_location("features_under_test", tmp_path / "features.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.PER_FILE = 8
+    module.PER_TEST = 6
     return module
 
 
@@ -74,13 +86,13 @@ def test_every_test_has_an_outcome(features):
     assert {name: o["outcome"] for name, o in by_test.items()} == {
         "test_good": "passed", "test_some[1]": "passed", "test_some[2]": "failed", "test_some[3]": "passed",
         "test_not_here": "skipped", "test_own": "skipped", "test_crash": "failed", "test_between": "passed",
-        "test_hang": "failed", "test_last": "passed",
+        "test_teardown": "failed", "test_hang": "failed", "test_last": "passed", "Ends well": "failed",
     }  # fmt: skip
     assert "crashed: status -6" in by_test["test_crash"]["reason"] and "hung" in by_test["test_hang"]["reason"]
     assert "not here" in by_test["test_not_here"]["reason"]
 
     tenure = features.run_file("test_made_up.py", "tenure", time.monotonic() + 100)
-    assert sum(o["outcome"] == "passed" for o in tenure) == 8
+    assert sum(o["outcome"] == "passed" for o in tenure) == 9
     outcomes = native + tenure
     features.fill_in(outcomes)
     results = {
@@ -92,7 +104,7 @@ def test_every_test_has_an_outcome(features):
     table = features.render(json.loads(json.dumps(results)))
     assert "## Made-up features" in table
     for line in (
-        "| promises kept, of those asked | 3 of 6 | 6 of 7 |", "| A promise that is kept | yes | yes |",
+        "| promises kept, of those asked | 3 of 8 | 7 of 8 |", "| A promise that is kept | yes | yes |",
         "| One that is kept sometimes | **2 of 3** | **2 of 3** |", "| One that is not asked | – | – |",
         "| One of tenure's own | – | yes |", "| One that crashes | **no** | yes |", "| One that hangs | **no** | yes |",
     ):  # fmt: skip

@@ -46,7 +46,7 @@ def _missing():
             return str(error)
     try:
         allocators.install()
-    except (OSError, subprocess.CalledProcessError) as error:
+    except (ImportError, OSError, subprocess.CalledProcessError) as error:
         return f"the allocator {allocators.name()} cannot be had: {error}"
     return ""
 
@@ -93,6 +93,10 @@ def pytest_runtest_logstart(nodeid, location):
     _write({"event": "start", "test": nodeid.split("/")[-1]})
 
 
+def pytest_runtest_logfinish(nodeid, location):
+    _write({"event": "end", "test": nodeid.split("/")[-1]})
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item, call):
     outcome = yield
@@ -126,7 +130,7 @@ def clean_slate():
     _settle()
     yield
     torch.cuda.synchronize()
-    if allocators.name() != "pluggable":
+    if allocators.name() not in ("pluggable", "rmm"):  # which have no such thing
         torch.cuda.set_per_process_memory_fraction(1.0)
         torch.cuda.memory._record_memory_history(enabled=None)
     _settle()

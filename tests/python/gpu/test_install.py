@@ -172,7 +172,7 @@ def test_alloc_conf(program):
     assert out == "4.0"
 
 
-def test_information(program):
+def test_information():
     """`python -m tenure info` names the device, the library and the policies"""
     import json
     import subprocess
