@@ -1,16 +1,18 @@
 """The package with the real library and the real torch, as far as that goes without a device."""
 
+import importlib.util
 import os
 
 import pytest
 
 from places import SOURCE
 
-pytest.importorskip("torch")
-
 LIBRARY = os.environ.get("TENURE_TORCH_LIBRARY")
 
-pytestmark = pytest.mark.skipif(not LIBRARY, reason="TENURE_TORCH_LIBRARY does not name the library")
+pytestmark = [
+    pytest.mark.skipif(not LIBRARY, reason="TENURE_TORCH_LIBRARY does not name the library"),
+    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="there is no torch"),
+]
 
 # CUDA_VISIBLE_DEVICES empty: the same with and without a GPU. `put` installs as TENURE_TORCH=1 does, which asks for none.
 PRELUDE = """

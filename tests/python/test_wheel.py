@@ -9,7 +9,6 @@ import pytest
 from places import ROOT
 
 
-@pytest.mark.skipif(bool(os.environ.get("TENURE_SANITIZERS")), reason="no sanitizer has a part in it")
 def test_the_wheel_is_built_and_installs(tmp_path):
     """Into an empty venv, without torch and without the command: seconds."""
     try:
