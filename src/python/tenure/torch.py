@@ -154,8 +154,8 @@ def install(policy: str = "remap", limit: Optional[ByteSize] = None, **options: 
         limit: bytes that each device may give to torch together, for example ``"20GiB"``; beyond it
             ``torch.cuda.OutOfMemoryError``. ``None``: all there is.
         **options: of the policy, as ``tenure compare --help`` lists them, for example ``slack_divisor=100`` or
-            ``mark_bytes="4MiB"``; and ``share=True``: memory can be given to other processes under every policy
-            that can.
+            ``mark_bytes="4MiB"``; and ``share``, whether memory can be given to other processes: where the device
+            can, unless it is said otherwise.
 
     Raises:
         ImportError: torch, the library, or the right version of either is missing; the message says what to do.

@@ -7,7 +7,7 @@ def take(allocator, inbox, outbox):
     """Receives tensors, answers with their sums, and adds one to each."""
     import torch
 
-    allocators.install(allocator, **({"share": True} if allocator.startswith("tenure") else {}))
+    allocators.install(allocator)
     while True:
         tensor = inbox.get()
         if tensor is None:
@@ -24,7 +24,7 @@ def give(allocator, inbox, outbox, sizes):
     """Makes tensors and hands them out; they live until it is told to stop."""
     import torch
 
-    allocators.install(allocator, **({"share": True} if allocator.startswith("tenure") else {}))
+    allocators.install(allocator)
     tensors = [torch.full((n,), float(i + 1), device="cuda") for i, n in enumerate(sizes)]
     torch.cuda.synchronize()
     for tensor in tensors:

@@ -14,7 +14,7 @@ PARENT = """
     if __name__ == "__main__":
         import torch
         import torch.multiprocessing as mp
-        allocators.install(**({"share": True} if allocators.is_tenure() else {}))
+        allocators.install()
         mp.set_start_method("spawn")
         there, back = mp.Queue(), mp.Queue()
 """
