@@ -8,7 +8,7 @@
 # workloads.json and workloads.md, each rewritten as it goes. WHEELS: a folder with wheels of what this Python may lack (for
 # the tests pytest and RMM, for the workloads torchvision, transformers and what they need); only what is missing is taken.
 #
-# Environment: PYTHON (python3), FEATURE_SECONDS (230), WORKLOAD_SECONDS (310); 0 leaves a part out. ALLOCATORS
+# Environment: PYTHON (python3), FEATURE_SECONDS (220), WORKLOAD_SECONDS (300); 0 leaves a part out. ALLOCATORS
 # (native,tenure,pluggable,rmm) and RUNS (native=3,tenure=3,expandable=1,async=1) for fewer or others, as tenure:caching.
 # Exit: 77 where there is no GPU, 1 if something that tenure promises failed.
 set -uo pipefail
@@ -18,7 +18,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 mkdir -p "$2"
 library=$(cd "$1" && pwd) results=$(cd "$2" && pwd) wheels=${3:-}
 python=${PYTHON:-python3}
-feature_seconds=${FEATURE_SECONDS:-230} workload_seconds=${WORKLOAD_SECONDS:-310}
+feature_seconds=${FEATURE_SECONDS:-220} workload_seconds=${WORKLOAD_SECONDS:-300}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
