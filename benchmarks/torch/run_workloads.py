@@ -73,17 +73,17 @@ class Run:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True
         )
 
-    def _line(self, seconds):
-        """The next line that the process prints, or nothing if it takes longer than that or ends."""
+    def _line(self, seconds, begins):
+        """The next line that begins so (libraries print as well), or nothing if it takes too long or the process ends."""
         timer = threading.Timer(seconds, self.process.kill)
         timer.start()
         try:
-            return self.process.stdout.readline().strip()
+            return next((line.strip() for line in self.process.stdout if line.startswith(begins)), "")
         finally:
             timer.cancel()
 
     def ready(self, seconds):
-        return self._line(seconds) == "ready"
+        return self._line(seconds, "ready") != ""
 
     def result(self, seconds):
         """Lets it run. Returns: what it measured, or why there is nothing."""
@@ -93,16 +93,16 @@ class Run:
             self.process.stdin.flush()
         except OSError:
             return self.failure("ended before it began")
-        line = self._line(seconds)
-        try:
-            result = json.loads(line)
-        except ValueError:
+        line = self._line(seconds, "{")
+        if not line:
             took = time.monotonic() - start
-            return self.failure(
-                f"gave no result within {seconds:.0f} s" if took >= seconds - 1 else f"gave no result: {line[:200]}"
-            )
-        status = self.process.wait(30)
-        result["exit_status"] = status
+            return self.failure(f"gave no result within {seconds:.0f} s" if took >= seconds else "gave no result")
+        result = json.loads(line)
+        try:
+            result["exit_status"] = self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.stop()
+            result["exit_status"] = "did not end"
         return result
 
     def failure(self, why):

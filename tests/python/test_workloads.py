@@ -89,11 +89,14 @@ def test_the_table_shows_each_allocator():
 @pytest.mark.parametrize(
     "body, expected",
     [
-        ("print('ready', flush=True); input(); print('{\"step_ms\": 1}')", {"step_ms": 1, "exit_status": 0}),
+        (
+            "print('words'); print('ready', flush=True); input(); print('more words'); print('{\"step_ms\": 1}')",
+            {"step_ms": 1, "exit_status": 0},
+        ),
         ("print('ready', flush=True); input(); print('{\"step_ms\": 1}', flush=True); sys.exit(3)", {"exit_status": 3}),
         (
             "print('ready', flush=True); input(); print('oops', file=sys.stderr); sys.exit(1)",
-            {"error": "gave no result: ", "said": ["oops"]},
+            {"error": "gave no result", "said": ["oops"]},
         ),
         ("print('ready', flush=True); input(); time.sleep(60)", {"error": "gave no result within 2 s"}),
         ("sys.exit('no model')", {"error": "did not become ready", "said": ["no model"]}),

@@ -52,7 +52,7 @@ def _missing():
 
 
 def _is_ours(item):
-    return HERE in pathlib.Path(str(item.fspath)).resolve().parents
+    return HERE in item.path.resolve().parents
 
 
 def pytest_collection_modifyitems(items):
@@ -82,7 +82,7 @@ def _about(item):
     own = inspect.getdoc(item.function) or item.name
     group = inspect.getdoc(item.module) or item.module.__name__
     return {
-        "test": f"{pathlib.Path(str(item.fspath)).name}::{item.name}",
+        "test": f"{item.path.name}::{item.name}",
         "group": group.splitlines()[0].rstrip("."),
         "promise": " ".join(own.split("\n\n")[0].split()).rstrip("."),
         "tenure_only": item.get_closest_marker("tenure_only") is not None,
