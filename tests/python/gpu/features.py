@@ -27,7 +27,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 FIRST = ("test_compile.py", "test_install.py", "test_sharing.py", "test_exit.py", "test_arenas.py")  # the longest
 OTHERS = ("pluggable", "rmm")  # shown, and no failure of ours
-PER_TEST = 75  # seconds without a word, after which a test is held to hang
+PER_TEST = 100  # seconds without a word, after which a test is held to hang
 PER_SLOW_TEST = {"test_compile.py": 180}
 
 

@@ -42,7 +42,8 @@ def test_reduce_overhead_inference(program):
             assert torch.allclose(z, model(model(x)), atol=1e-4)
     print("skips", counters["inductor"]["cudagraph_skips"])
     """,
-        timeout=300,
+        timeout=150,
+        fresh=True,
     )
     assert skip_or(out) == "skips 0"
 
@@ -73,7 +74,8 @@ def test_reduce_overhead_training(program):
         assert abs(losses[0] - losses[1]) <= 1e-3 * abs(losses[0]), (step, losses)
     print("skips", counters["inductor"]["cudagraph_skips"])
     """,
-        timeout=300,
+        timeout=150,
+        fresh=True,
     )
     assert skip_or(out) == "skips 0"
 
@@ -90,6 +92,7 @@ def test_default_mode(program):
     assert torch.allclose(f(x), (x.sin() + x.cos()).sum(1), atol=1e-4)
     print("done")
     """,
-        timeout=300,
+        timeout=150,
+        fresh=True,
     )
     assert skip_or(out) == "done"

@@ -46,15 +46,6 @@ CASES = {
         y = [x]
         y.append(y)
     """,
-    "a thread": """
-        import threading, time
-        def work():
-            while True:
-                x = torch.ones(1 << 16, device="cuda")
-                del x
-        threading.Thread(target=work, daemon=True).start()
-        time.sleep(0.2)
-    """,
     "an autograd graph": """
         x = torch.ones(1 << 20, device="cuda", requires_grad=True)
         (x * 2).sum().backward()
