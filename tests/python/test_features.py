@@ -65,13 +65,50 @@ def test_last():
 '''
 
 
+PROGRAMS = '''"""Made-up programs"""
+import pytest
+
+@pytest.fixture(autouse=True)
+def clean_slate():
+    yield
+
+CODE = """
+    import atexit, os, sys
+    atexit.register(lambda: print("bye"))
+    print(__name__, sys.argv[1:], "torch" in sys.modules, os.environ.get("MINE"))
+    print("words", file=sys.stderr)
+"""
+
+def test_forked(program):
+    """One that is forked"""
+    assert program(CODE, 1, "two", install=False).splitlines() == ["__main__ ['1', 'two'] True None", "bye"]
+    assert program.stderr == "words\\n"
+    assert program("print(3)", install=False) == "3"
+
+def test_fresh(program):
+    """One that is started"""
+    assert program(CODE, install=False, MINE="x").splitlines() == ["__main__ [] False x", "bye"]
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_failures(program, fresh):
+    """Those that fail"""
+    for code, words in (("raise ValueError('no')", "no"), ("import sys; sys.exit(3)", "status 3"),
+                        ("import os; os.abort()", "status -6"), ("import time; time.sleep(60)", "ended after 2 s")):
+        with pytest.raises(AssertionError, match=words):
+            program(code, install=False, fresh=fresh, timeout=2)
+    assert program("print(3)", install=False, fresh=fresh) == "3"
+'''
+
+
 @pytest.fixture
 def features(tmp_path):
-    for name in ("allocators.py", "features.py", "conftest.py"):
+    for name in ("allocators.py", "features.py", "conftest.py", "zygote.py"):
         shutil.copy(GPU / name, tmp_path)
     with open(tmp_path / "conftest.py", "a", encoding="utf-8") as file:
         file.write("\n\ndef _missing():\n    return ''\n")
     (tmp_path / "test_made_up.py").write_text(TESTS)
+    (tmp_path / "torch.py").write_text("")
+    (tmp_path / "test_programs.py").write_text(PROGRAMS)
     (tmp_path / "test_broken.py").write_text("import no_such_module\n")
     spec = importlib.util.spec_from_file_location("features_under_test", tmp_path / "features.py")
     module = importlib.util.module_from_spec(spec)
@@ -119,3 +156,9 @@ def test_a_file_that_does_not_come_up_is_a_failure(features):
 
 def test_no_time_left_runs_nothing(features):
     assert features.run_file("test_made_up.py", "native", time.monotonic()) == []
+
+
+def test_programs_run_forked_and_fresh(features):
+    outcomes = features.run_file("test_programs.py", "native", time.monotonic() + 100)
+    assert [(o["test"], o["reason"]) for o in outcomes if o["outcome"] != "passed"] == []
+    assert len(outcomes) == 4
