@@ -82,6 +82,16 @@ class depot {
         return false;
     }
 
+    /// Effects: `out` is a bundle of whatever stream and size, of one shard after the other; so what a stream that is gone
+    /// has left here does not lie in the way for ever. Returns: whether there was one.
+    bool evict(bundle& out) noexcept {
+        const auto any = [](const bundle&) { return true; };
+        for (std::size_t i = 0; i < shards; ++i)
+            if (take_any(shards_[evict_at_.fetch_add(1, std::memory_order_relaxed) % shards], any, out))
+                return true;
+        return false;
+    }
+
     /// Effects: f(bundle) for each of which select(bundle) is true, after it was taken out. Returns: whether there was any.
     template <class Select, class F>
     bool empty(Select&& select, F&& f) noexcept {
@@ -122,9 +132,9 @@ class depot {
     }
 
     template <class Select>
-    bool take_any(shard& s, Select& select, bundle& out) noexcept {
+    bool take_any(shard& s, const Select& select, bundle& out) noexcept {
         const std::lock_guard lock(s.mutex);
-        for (std::size_t i = s.bundles.size(); i-- > 0;) {
+        for (std::size_t i = 0; i < s.bundles.size(); ++i) {
             if (!select(s.bundles[i])) continue;
             remove(s, i, out);
             return true;
@@ -134,6 +144,7 @@ class depot {
 
     const std::uint64_t limit_;
     alignas(128) std::atomic<std::uint64_t> parked_{0};
+    std::atomic<std::uint32_t> evict_at_{0};
     std::array<shard, shards> shards_;
 };
 

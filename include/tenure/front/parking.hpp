@@ -76,9 +76,12 @@ class parking : protected hit_path<typename Pool::device_type> {
         if (!now) return nullptr;
         if (now->capturing()) {
             // Before the pool hears of the capture, which would hold back what comes later.
-            if (r != nullptr && r->parked_granules.value() != 0) {
-                const std::lock_guard lock(racks_.mutex());
-                give_back_all(*r);
+            if (r != nullptr) {
+                if (r->parked_granules.value() != 0) {
+                    const std::lock_guard lock(racks_.mutex());
+                    give_back_all(*r);
+                }
+                empty_depot([id = r->stream_id](const depot::bundle& b) { return b.stream_id == id; });
             }
             return nullptr;
         }
@@ -258,6 +261,8 @@ class parking : protected hit_path<typename Pool::device_type> {
                         .count = static_cast<std::uint32_t>(n),
                         .blocks = {}};
         std::copy_n(blocks.begin(), n, b.blocks.begin());
+        if (depot_.put(b)) return;
+        if (depot::bundle old; depot_.evict(old)) give_to_pool(old.view(), old.granules);
         if (!depot_.put(b)) give_to_pool(b.view(), b.granules);
     }
 

@@ -66,6 +66,19 @@ TEST_CASE("a depot holds what it may, and no more", "[front][depot]") {
     CHECK(n < 1000);
 }
 
+TEST_CASE("what nobody asks for is evicted in turn", "[front][depot]") {
+    depot d(1'000'000);
+    depot::bundle out;
+    CHECK_FALSE(d.evict(out));
+    for (std::uint32_t size = 1; size <= 50; ++size)
+        for (int i = 0; i < 2; ++i) REQUIRE(d.put(make(1, size, 2, 1000 * size)));
+    std::multiset<std::uint32_t> sizes;
+    while (d.evict(out)) sizes.insert(out.granules);
+    CHECK(sizes.size() == 100);
+    for (std::uint32_t size = 1; size <= 50; ++size) CHECK(sizes.count(size) == 2);
+    CHECK(d.parked_granules() == 0);
+}
+
 TEST_CASE("a depot is emptied by whoever selects", "[front][depot]") {
     depot d(1'000'000);
     for (std::uint32_t size = 1; size <= 50; ++size)

@@ -110,6 +110,25 @@ TEST_CASE("what another thread frees comes back without the pool", "[front][thre
     CHECK(d.reserved() == 0);
 }
 
+TEST_CASE("streams that are gone do not fill the way between threads for ever",
+          "[front][threads][hand_over]") {
+    sim::device d(quiet_device());
+    fronted f(d, pool_options{}, {.max_parked_bytes = 16_MiB});
+    companion other;
+    std::vector<stream_handle> streams; // all at once, so that none gets another's handle
+    for (int i = 0; i < 40; ++i) streams.push_back(d.create_stream());
+    for (const stream_handle s : streams) {
+        for (int i = 0; i < 3; ++i) hand_over(f, other, s, 60);
+        d.destroy_stream(s);
+    }
+    const stream_handle s = default_stream;
+    for (int i = 0; i < 20; ++i) hand_over(f, other, s, 60);
+    const std::size_t from_pool = f.pool().usage().blocks.total_in;
+    for (int i = 0; i < 100; ++i) hand_over(f, other, s, 60);
+    CHECK(f.pool().usage().blocks.total_in - from_pool < 100 * 60 / 4);
+    CHECK(f.validate());
+}
+
 TEST_CASE("a second free is reported wherever the block is on its way",
           "[front][threads][hand_over][misuse]") {
     sim::device d(quiet_device());
