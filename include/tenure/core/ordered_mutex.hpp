@@ -6,7 +6,8 @@
 ///
 ///     level   mutex                                   guards
 ///       10    `front_registry`                        which front ends live
-///       20    `magazines`                             racks of a front end
+///       20    `rack_list`                             racks of a front end
+///       25    `depot`                                 bundles between its threads
 ///       30    the pools                               layout, pointer map, counters
 ///       40    `meter`                                 charges of an arena
 ///
@@ -22,7 +23,7 @@
 
 namespace tenure {
 
-enum class lock_level : int { front_registry = 10, front = 20, pool = 30, meter = 40 };
+enum class lock_level : int { front_registry = 10, front = 20, depot = 25, pool = 30, meter = 40 };
 
 #ifndef NDEBUG
 namespace detail {
