@@ -33,11 +33,11 @@
 /// | `describe` in a capture C D | `cudaStreamGetCaptureInfo` | 92 ns |
 /// | `create_event` D + `destroy_event` | `cudaEventCreateWithFlags`, `cudaEventDestroy` | 480 ns |
 /// | `record`, C on the legacy default stream, D on default streams | `cuEventRecord` | 261 ns |
-/// | `query` R | `cudaEventQuery` | 278-330 ns |
+/// | `query` R | `cudaEventQuery` | 278-330 ns; 2 us while kernels run |
 /// | `wait` D, C on the legacy default stream | `cudaStreamWaitEvent` | 440 ns |
 /// | `synchronize(stream)` R C D | `cudaStreamSynchronize` | 1.7-2.0 us when idle |
 /// | `allocate_from` R C D, growing | `cudaMallocFromPoolAsync` | 107-130 us up to 20 MiB, 1.6 ms for 1 GiB |
-/// | `allocate_from` R C D + `deallocate_to` R C D, warm | the same, `cudaFreeAsync` | 0.7-1.0 us |
+/// | `allocate_from` R C D + `deallocate_to` R C D, warm | the same, `cudaFreeAsync` | 0.7-1.0 us; 2.5 us while kernels run |
 /// | virtual memory | `cuMem...` | see `cuda/virtual_memory.hpp` |
 ///
 /// Compiles with a plain C++ compiler (link `cudart`, static or shared) and with nvcc. CUDA 12.4 or newer.
