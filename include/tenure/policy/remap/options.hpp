@@ -27,15 +27,15 @@ struct remap_options {
     /// At least this part of the pool, and at least `least_purchase_bytes`, is bought at once, `least_handle_bytes` at
     /// most: the rest is there for what comes next. Where the device refuses that, only what is missing. 0: always
     /// only that.
-    std::size_t purchases_per_pool = 128;
-    std::size_t least_purchase_bytes = std::size_t{12} << 20;
+    std::size_t purchases_per_pool = 192;
+    std::size_t least_purchase_bytes = std::size_t{8} << 20;
 
     /// Bytes, a power of two: what the homes of small blocks (up to 256 KiB) grow by.
     std::size_t small_handle_bytes = std::size_t{2} << 20;
 
     /// The pool may hold 1 + 1/`slack_divisor` times the most that has been used at once before it prefers showing
     /// free memory behind new addresses to buying more. 0: no slack.
-    std::size_t slack_divisor = 66;
+    std::size_t slack_divisor = 200;
 
     /// Bytes: memory that is bought anyway is bought smaller where a handle shown again saves at least this much.
     std::size_t worth_showing_bytes = std::size_t{8} << 20;

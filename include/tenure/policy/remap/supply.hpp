@@ -50,17 +50,18 @@ struct remap_supply {
         using home = remap_blocks::home;
         remap_supply s;
         for_each_home([&](handle_id id, const home& h) {
-            const std::size_t tail = blocks.free_tail(h, usable...);
-            if (tail == h.size) return s.add(h.size, id);
+            const std::size_t at_end = blocks.free_tail(h, usable...);
+            if (at_end == h.size) return s.add(h.size, id);
             if (h.of != remap_blocks::kind::large) return;
-            const std::size_t skipped = round_up(h.size - tail, alignment);
+            const std::size_t skipped = round_up(h.size - at_end, alignment);
             const std::size_t aligned = h.size - std::min(h.size, skipped);
             if (aligned >= least_fragment && aligned > s.tail) s.tail = aligned, s.tail_of = id;
         });
         for_each_home([&](handle_id id, const home& h) {
             if (h.of != remap_blocks::kind::large || id == s.tail_of) return;
-            const std::size_t head = blocks.free_head(h, usable...);
-            if (head != h.size && head >= least_fragment && head > s.head) s.head = head, s.head_of = id;
+            const std::size_t at_begin = blocks.free_head(h, usable...);
+            if (at_begin != h.size && at_begin >= least_fragment && at_begin > s.head)
+                s.head = at_begin, s.head_of = id;
         });
         std::sort(s.whole.begin(), s.whole.end(),
                   [](const auto& x, const auto& y) { return x.first > y.first; });
