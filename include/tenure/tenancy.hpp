@@ -8,6 +8,8 @@
 #include <tenure/tenancy/arena_group.hpp>
 #include <tenure/tenancy/arena_options.hpp>
 #include <tenure/tenancy/arena_registry.hpp>
+#include <tenure/tenancy/hub.hpp>
+#include <tenure/tenancy/hub_stock.hpp>
 #include <tenure/tenancy/limits.hpp>
 #include <tenure/tenancy/meter.hpp>
 #include <tenure/tenancy/metered.hpp>
