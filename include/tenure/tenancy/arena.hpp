@@ -95,15 +95,12 @@ class arena {
     allocate_result try_allocate(stream_handle stream, std::size_t bytes,
                                  std::size_t alignment = default_alignment) noexcept {
         allocate_result r = policy_->try_allocate(stream, bytes, alignment);
-        if (!r) return core_->climb(r.error(), stream, bytes, alignment);
-        if (core_->node().pressed()) core_->node().relieve();
+        if (!r || core_->node().pressed()) core_->climb(r, stream, bytes, alignment);
         return r;
     }
 
     void* allocate_sync(std::size_t bytes, std::size_t alignment) {
-        void* const p = core_->allocate_sync(bytes, alignment);
-        if (core_->node().pressed()) core_->node().relieve();
-        return p;
+        return core_->allocate_sync(bytes, alignment);
     }
 
     void deallocate(stream_handle stream, void* p, std::size_t bytes,
@@ -115,8 +112,8 @@ class arena {
     deallocate_result try_deallocate(stream_handle stream, void* p, std::size_t bytes,
                                      std::size_t alignment = default_alignment) noexcept {
         deallocate_result r = policy_->try_deallocate(stream, p, bytes, alignment);
-        if (r) return r;
-        return core_->named(r.error());
+        if (!r) core_->name(r);
+        return r;
     }
 
     void deallocate_sync(void* p, std::size_t bytes, std::size_t alignment) noexcept {

@@ -17,6 +17,7 @@
 
 #include <tenure/core/bits.hpp>
 #include <tenure/core/handles.hpp>
+#include <tenure/core/inlining.hpp>
 #include <tenure/resource/resource.hpp>
 #include <tenure/tenancy/arena_group.hpp>
 #include <tenure/tenancy/arena_options.hpp>
@@ -87,11 +88,12 @@ class arena_core final : public idle_holder, public survivor {
 
     // ---- the ladder ----
 
-    /// What is left to do after the policy has failed with `failure`.
-    allocate_result climb(const allocation_failure& failure, stream_handle stream, std::size_t bytes,
-                          std::size_t alignment) noexcept {
-        return climb(
-            failure, [&]() noexcept { return policy_->try_allocate(stream, bytes, alignment); },
+    /// Effects: what is left to do after the policy has answered `r`, where it failed or there is pressure. Changes `r` in
+    /// place, so that the hot path returns the policy's answer without a copy.
+    TENURE_NOINLINE void climb(allocate_result& r, stream_handle stream, std::size_t bytes,
+                               std::size_t alignment) noexcept {
+        climb(
+            r, [&]() noexcept { return policy_->try_allocate(stream, bytes, alignment); },
             [&]() noexcept {
                 const result<stream_state, status> state = device_.describe(stream);
                 return state && !state->capturing();
@@ -107,16 +109,18 @@ class arena_core final : public idle_holder, public survivor {
             }
         };
         allocate_result r = attempt();
-        if (!r) r = climb(r.error(), attempt, [] { return true; });
+        if (!r || node_.pressed()) climb(r, attempt, [] { return true; });
         if (!r) throw_failure(r.error());
         return *r;
     }
 
     // ---- misuse ----
 
-    [[nodiscard]] misuse named(misuse m) noexcept {
+    /// Requires: `r` is a misuse. Effects: adds what the policy does not know.
+    TENURE_NOINLINE void name(deallocate_result& r) noexcept {
+        misuse m = r.error();
         refine(m, this);
-        return m;
+        r = m;
     }
 
     /// Adds the arena's name to a misuse, and finds out whose pointer it was. Returns: whether it is one.
@@ -182,8 +186,8 @@ class arena_core final : public idle_holder, public survivor {
     deallocate_result free_on(stream_handle stream, void* p, std::size_t bytes,
                               std::size_t alignment) noexcept override {
         deallocate_result r = policy_->try_deallocate(stream, p, bytes, alignment);
-        if (r) return r;
-        return named(r.error());
+        if (!r) name(r);
+        return r;
     }
     void free_on_own_stream(void* p) noexcept override {
         const misuse_scope scope(&refine, this);
@@ -199,17 +203,15 @@ class arena_core final : public idle_holder, public survivor {
 
     /// Steps 4 to 7; see `arena`. `attempt()` asks the policy again; `may_wait()`: whether the host may wait for others.
     template <class Attempt, class MayWait>
-    allocate_result climb(const allocation_failure& first, Attempt&& attempt, MayWait&& may_wait) {
-        allocate_result r = first;
-        if (memory_would_help(first)) {
-            if (options_.on_pressure && told(first)) r = attempt();
-            if (!r) borrow_for(r, attempt);
+    void climb(allocate_result& r, Attempt&& attempt, MayWait&& may_wait) {
+        if (!r && memory_would_help(r.error())) {
+            if (options_.on_pressure && told(r.error())) r = attempt();
+            borrow_for(r, attempt);
             if (!r && options_.wait.limit.count() > 0 && memory_would_help(r.error()) && may_wait())
                 wait_for(r, attempt);
         }
         if (!r) node_.count_failure(r.error().cause);
         if (node_.pressed()) node_.relieve();
-        return r;
     }
 
     /// Returns: whether the application says that it made room.

@@ -28,9 +28,7 @@ void charge(meter& m, std::size_t bytes) {
 /// Somebody whose memory is all idle, down to what is live.
 struct cache final : idle_holder {
     explicit cache(meter& m, std::size_t live_bytes = 0) : account(&m), live(live_bytes) { m.attach(*this); }
-    ~cache() {
-        account->detach();
-    }
+    ~cache() { account->detach(); }
     std::size_t give_idle(std::size_t keep) noexcept override {
         const std::size_t own = account->read().own;
         const std::size_t left = std::min(own, std::max(keep, live));
@@ -462,7 +460,8 @@ TEST_CASE("limits, charges and the shape of a tree may change together, from man
     meter right(gpu, "right", {.max = 700});
     std::vector<std::unique_ptr<meter>> leaves;
     for (int i = 0; i < 4; ++i)
-        leaves.push_back(std::make_unique<meter>(i % 2 == 0 ? left : right, std::to_string(i), tenant_limits{}));
+        leaves.push_back(
+            std::make_unique<meter>(i % 2 == 0 ? left : right, std::to_string(i), tenant_limits{}));
     std::atomic<std::uint64_t> over{0};
     std::vector<std::thread> threads;
     for (auto& leaf : leaves)
