@@ -103,10 +103,13 @@ TEST_CASE("every charge, limit and move of a random tree is what the oracle says
         oracle truth;
         std::vector<std::unique_ptr<meter>> meters;
         for (const int parent : random_parents(rng, 2 + test::below(rng, 9))) {
-            const std::size_t max = parent < 0 ? 1000 : test::chance(rng, 50) ? test::below(rng, 1200) : no_limit;
+            const std::size_t max = parent < 0              ? 1000
+                                    : test::chance(rng, 50) ? test::below(rng, 1200)
+                                                            : no_limit;
             truth.nodes.push_back({.parent = parent, .max = max});
-            meters.push_back(std::make_unique<meter>(
-                parent < 0 ? nullptr : meters[static_cast<std::size_t>(parent)].get(), "m", tenant_limits{.max = max}));
+            meters.push_back(
+                std::make_unique<meter>(parent < 0 ? nullptr : meters[static_cast<std::size_t>(parent)].get(),
+                                        "m", tenant_limits{.max = max}));
         }
         const std::size_t n = meters.size();
         for (int step = 0; step < 200; ++step) {
@@ -218,16 +221,21 @@ TEST_CASE("after the ladder exactly what the oracle grants is granted, and nobod
             std::vector<int> node_of; // of each arena
             truth.nodes.push_back({.max = capacity});
             for (std::size_t g = 0; g < 3; ++g) {
-                const std::size_t max = test::chance(rng, 50) ? no_limit : test::below(rng, capacity / block) * block;
-                groups.push_back(std::make_unique<arena_group>(gpu, group_options{.name = "group", .max = max}));
+                const std::size_t max =
+                    test::chance(rng, 50) ? no_limit : test::below(rng, capacity / block) * block;
+                groups.push_back(
+                    std::make_unique<arena_group>(gpu, group_options{.name = "group", .max = max}));
                 truth.nodes.push_back({.parent = 0, .max = max});
             }
             for (std::size_t a = 0; a < 6; ++a) {
                 const std::size_t g = test::below(rng, 4);
-                const std::size_t max = test::chance(rng, 50) ? no_limit : test::below(rng, capacity / block) * block;
+                const std::size_t max =
+                    test::chance(rng, 50) ? no_limit : test::below(rng, capacity / block) * block;
                 arenas.push_back(std::make_unique<tenant>(
                     g == 3 ? gpu : *groups[g], between,
-                    arena_options{.name = "arena", .max = max, .weight = 1 + static_cast<unsigned>(test::below(rng, 300))},
+                    arena_options{.name = "arena",
+                                  .max = max,
+                                  .weight = 1 + static_cast<unsigned>(test::below(rng, 300))},
                     pool_options{.segment_bytes = block}));
                 node_of.push_back(static_cast<int>(truth.nodes.size()));
                 truth.nodes.push_back({.parent = g == 3 ? 0 : static_cast<int>(g) + 1, .max = max});
@@ -245,8 +253,7 @@ TEST_CASE("after the ladder exactly what the oracle grants is granted, and nobod
                         expected = true;
                         o.own += block;
                     }
-                    const bool within_min =
-                        before.nodes[static_cast<std::size_t>(v)].own + block <= o.min;
+                    const bool within_min = before.nodes[static_cast<std::size_t>(v)].own + block <= o.min;
                     const auto r = arenas[a]->try_allocate(default_stream, block);
                     CAPTURE(round, step, a, expected, within_min);
                     REQUIRE(r.has_value() == expected);
@@ -394,7 +401,8 @@ TEST_CASE("racing requests at a limit: none over, no innocent refused", "[model]
     meter greedy(org, "greedy", {});
     meter fickle(gpu, "fickle", {});
     std::vector<std::unique_ptr<meter>> good;
-    for (std::size_t i = 0; i < innocents; ++i) good.push_back(std::make_unique<meter>(org, "good", tenant_limits{}));
+    for (std::size_t i = 0; i < innocents; ++i)
+        good.push_back(std::make_unique<meter>(org, "good", tenant_limits{}));
     std::atomic<bool> stop{false};
     std::atomic<std::uint64_t> over{0};
     std::atomic<std::uint64_t> refused{0};

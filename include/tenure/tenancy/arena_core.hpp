@@ -18,6 +18,7 @@
 #include <tenure/core/bits.hpp>
 #include <tenure/core/handles.hpp>
 #include <tenure/core/inlining.hpp>
+#include <tenure/policy/moving_block.hpp>
 #include <tenure/resource/resource.hpp>
 #include <tenure/tenancy/arena_group.hpp>
 #include <tenure/tenancy/arena_options.hpp>
@@ -170,6 +171,47 @@ class arena_core final : public idle_holder, public survivor {
         return s;
     }
 
+    /// See `arena::transfer`.
+    template <class Other>
+    result<freed, move_refusal> transfer(void* p, Other& to) noexcept {
+        if constexpr (moves_blocks<policy_type> && moves_blocks<typename Other::policy_type>) {
+            if (device_.upstream() != to.device_.upstream()) return move_refusal::not_supported;
+            const result<moving_block, move_refusal> m = policy_->offer(p);
+            if (!m) return m.error();
+            const std::size_t bytes = round_up(m->allocated, device_.allocation_granularity());
+            status paid = meter::move_charge(node_, to.node_, bytes);
+            if (paid == status::invalid_value) { // of two trees: for an instant both pay
+                result<meter::ticket, status> charge = to.node_.reserve_settled(bytes);
+                paid = charge ? status::ok : charge.error();
+                if (charge) {
+                    charge->commit();
+                    node_.refund(bytes);
+                }
+            }
+            if (paid != status::ok) return move_refusal::over_limit;
+            bool accepted = false;
+            move_refusal why =
+                move_refusal::not_supported; // the other's layout has no place for such a segment
+            try {
+                accepted = to.policy_->accept(*m);
+            } catch (...) {
+                why = move_refusal::host_memory;
+            }
+            if (!accepted) {
+                if (meter::move_charge(to.node_, node_, bytes, true) != status::ok) {
+                    to.node_.refund(bytes);
+                    node_.charge_as_of_right(bytes);
+                }
+                return why;
+            }
+            policy_->let_go(p);
+            to.device_.take_over(p);
+            return freed{};
+        } else {
+            return move_refusal::not_supported;
+        }
+    }
+
     // ---- idle_holder ----
 
     std::size_t give_idle(std::size_t bytes_to_keep) noexcept override {
@@ -197,6 +239,9 @@ class arena_core final : public idle_holder, public survivor {
     [[nodiscard]] std::size_t live_blocks() const override { return policy_->usage().blocks.current; }
 
   private:
+    template <template <class> class, device>
+    friend class arena_core;
+
     static bool memory_would_help(const allocation_failure& f) noexcept {
         return f.cause != failure_cause::invalid_alignment && f.cause != failure_cause::driver;
     }
