@@ -2,11 +2,15 @@
 
 /// \file
 /// Layer `tenancy`: who pays.
-///
-/// What belongs here next: hierarchies of arenas (`min`, `high`, ancestors' limits), accounts (many tenants in one
-/// pool), and scrubbing of memory that changes hands.
 
 #include <tenure/tenancy/arena.hpp>
+#include <tenure/tenancy/arena_core.hpp>
+#include <tenure/tenancy/arena_group.hpp>
+#include <tenure/tenancy/arena_options.hpp>
 #include <tenure/tenancy/arena_registry.hpp>
+#include <tenure/tenancy/hub.hpp>
+#include <tenure/tenancy/hub_stock.hpp>
+#include <tenure/tenancy/limits.hpp>
 #include <tenure/tenancy/meter.hpp>
 #include <tenure/tenancy/metered.hpp>
+#include <tenure/tenancy/survivors.hpp>
