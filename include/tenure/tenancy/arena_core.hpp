@@ -1,0 +1,280 @@
+#pragma once
+
+/// \file
+/// `arena_core<Policy, Device>`: what an arena is made of, and what outlives it where its blocks are bequeathed.
+///
+///     meter      the tenant's place in the tree
+///     metered    the device, paid for
+///     policy     the pool
+///
+/// All that is rare lies here: the ladder at a limit, misuse, destruction. `arena` is the thin hot path before it.
+///
+/// Invariants:
+///   1. It is attached to its meter, and known to the registry, exactly while its policy lives.
+///   2. No lock is held while the ladder is climbed.
+///
+/// Thread-safety: thread-safe, except construction and destruction.
+
+#include <tenure/core/bits.hpp>
+#include <tenure/core/handles.hpp>
+#include <tenure/resource/resource.hpp>
+#include <tenure/tenancy/arena_group.hpp>
+#include <tenure/tenancy/arena_options.hpp>
+#include <tenure/tenancy/arena_registry.hpp>
+#include <tenure/tenancy/meter.hpp>
+#include <tenure/tenancy/metered.hpp>
+#include <tenure/tenancy/survivors.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tenure {
+
+template <template <class> class Policy, device Device>
+class arena_core final : public idle_holder, public survivor {
+  public:
+    using device_type = metered<Device>;
+    using policy_type = Policy<device_type>;
+    using policy_options = typename policy_type::options_type;
+
+    arena_core(meter* parent, arena_group* group, Device& device, arena_options options,
+               policy_options policy)
+        : options_(std::move(options))
+        , group_(group)
+        , node_(parent, options_.name, options_.limits())
+        , device_(device, node_) {
+        node_.on_high(options_.on_high);
+        policy_.emplace(device_, std::move(policy));
+        arena_registry::instance().enter({this,
+                                          [](const void* self, const void* p) noexcept {
+                                              return static_cast<const arena_core*>(self)->has(p);
+                                          },
+                                          short_text(options_.name)});
+        node_.attach(*this);
+    }
+
+    arena_core(const arena_core&) = delete;
+    arena_core& operator=(const arena_core&) = delete;
+
+    ~arena_core() override {
+        node_.detach();
+        arena_registry::instance().leave(this);
+        const misuse_scope scope(&refine, this);
+        policy_.reset(); // reports what is still live, through `refine`, under this arena's name
+    }
+
+    [[nodiscard]] const arena_options& options() const noexcept { return options_; }
+    [[nodiscard]] meter& node() noexcept { return node_; }
+    [[nodiscard]] policy_type& policy() noexcept { return *policy_; }
+
+    /// Effects: a core with live blocks goes to the group above, if there is one; any other is destroyed.
+    static void bequeath(std::unique_ptr<arena_core> core) noexcept {
+        arena_group* const heir = core->group_;
+        if (heir == nullptr) return;
+        try {
+            if (core->live_blocks() == 0) return;
+            heir->inherit(std::shared_ptr<survivor>(std::move(core)));
+        } catch (...) { // host memory: destroyed, and what was live is reported
+        }
+    }
+
+    // ---- the ladder ----
+
+    /// What is left to do after the policy has failed with `failure`.
+    allocate_result climb(const allocation_failure& failure, stream_handle stream, std::size_t bytes,
+                          std::size_t alignment) noexcept {
+        return climb(
+            failure, [&]() noexcept { return policy_->try_allocate(stream, bytes, alignment); },
+            [&]() noexcept {
+                const result<stream_state, status> state = device_.describe(stream);
+                return state && !state->capturing();
+            });
+    }
+
+    void* allocate_sync(std::size_t bytes, std::size_t alignment) {
+        const auto attempt = [&]() -> allocate_result {
+            try {
+                return policy_->allocate_sync(bytes, alignment);
+            } catch (const out_of_memory& e) {
+                return e.failure();
+            }
+        };
+        allocate_result r = attempt();
+        if (!r) r = climb(r.error(), attempt, [] { return true; });
+        if (!r) throw_failure(r.error());
+        return *r;
+    }
+
+    // ---- misuse ----
+
+    [[nodiscard]] misuse named(misuse m) noexcept {
+        refine(m, this);
+        return m;
+    }
+
+    /// Adds the arena's name to a misuse, and finds out whose pointer it was. Returns: whether it is one.
+    static bool refine(misuse& m, void* context) noexcept {
+        const auto* self = static_cast<const arena_core*>(context);
+        if (!m.owner.empty()) return true; // another arena's, which a handler or callback has used
+        m.owner = short_text(self->options_.name);
+        if (m.kind == misuse_kind::live_at_destruction)
+            return self->options_.at_destruction != leftovers::release;
+        if (m.kind != misuse_kind::foreign_pointer) return true;
+        if (const auto owner = arena_registry::instance().owner_of(m.pointer, self)) {
+            m.kind = misuse_kind::wrong_arena;
+            m.real_owner = *owner;
+        }
+        return true;
+    }
+
+    // ---- the rest ----
+
+    [[nodiscard]] bool validate() const noexcept {
+        if (!policy_->validate()) return false;
+        for (int tries = 0; tries < 100; ++tries) {
+            const meter_reading before = node_.read();
+            const std::size_t reserved = policy_->usage().reserved.current;
+            const meter_reading after = node_.read();
+            // No charge in between, so equal sums mean no refund either.
+            if (before.charges == after.charges && before.own == after.own) return reserved <= after.own;
+        }
+        return true;
+    }
+
+    std::size_t release_all(stream_handle stream) {
+        const misuse_scope scope(&refine, this);
+        std::size_t freed = 0;
+        for (const segment_snapshot& s : policy_->snapshot().segments)
+            for (const block_snapshot& b : s.blocks) {
+                if (b.state != block_state::allocated || b.continued) continue;
+                void* const p = to_pointer(b.block != 0 ? b.block : b.address);
+                if (policy_->try_deallocate(stream, p, b.requested)) ++freed;
+            }
+        return freed;
+    }
+
+    status set_parent(meter& parent, arena_group* group) noexcept {
+        const status s = node_.set_parent(parent);
+        if (s == status::ok) group_ = group;
+        return s;
+    }
+
+    // ---- idle_holder ----
+
+    std::size_t give_idle(std::size_t bytes_to_keep) noexcept override {
+        const misuse_scope scope(&refine, this);
+        try {
+            return policy_->trim(bytes_to_keep);
+        } catch (...) { // host memory
+            return 0;
+        }
+    }
+
+    // ---- survivor ----
+
+    deallocate_result free_on(stream_handle stream, void* p, std::size_t bytes,
+                              std::size_t alignment) noexcept override {
+        deallocate_result r = policy_->try_deallocate(stream, p, bytes, alignment);
+        if (r) return r;
+        return named(r.error());
+    }
+    void free_on_own_stream(void* p) noexcept override {
+        const misuse_scope scope(&refine, this);
+        policy_->release(p);
+    }
+    [[nodiscard]] bool has(const void* p) const noexcept override { return policy_->owns(p); }
+    [[nodiscard]] std::size_t live_blocks() const override { return policy_->usage().blocks.current; }
+
+  private:
+    static bool memory_would_help(const allocation_failure& f) noexcept {
+        return f.cause != failure_cause::invalid_alignment && f.cause != failure_cause::driver;
+    }
+
+    /// Steps 4 to 7; see `arena`. `attempt()` asks the policy again; `may_wait()`: whether the host may wait for others.
+    template <class Attempt, class MayWait>
+    allocate_result climb(const allocation_failure& first, Attempt&& attempt, MayWait&& may_wait) {
+        allocate_result r = first;
+        if (memory_would_help(first)) {
+            if (options_.on_pressure && told(first)) r = attempt();
+            if (!r) borrow_for(r, attempt);
+            if (!r && options_.wait.limit.count() > 0 && memory_would_help(r.error()) && may_wait())
+                wait_for(r, attempt);
+        }
+        if (!r) node_.count_failure(r.error().cause);
+        if (node_.pressed()) node_.relieve();
+        return r;
+    }
+
+    /// Returns: whether the application says that it made room.
+    bool told(const allocation_failure& failure) noexcept {
+        try {
+            return options_.on_pressure(failure);
+        } catch (...) { // a callback that fails made no room
+            return false;
+        }
+    }
+
+    /// Where room is missing, and how much.
+    struct shortage {
+        std::uint64_t level = 0;
+        std::size_t bytes = 0;
+        bool hopeless = false;
+    };
+
+    [[nodiscard]] std::optional<shortage> shortage_of(const allocation_failure& f) const noexcept {
+        if (f.driver_status == status::over_limit) {
+            const std::optional<refusal> why = node_.last_refusal();
+            if (!why) return std::nullopt;
+            return shortage{why->level, why->ancestor ? why->missing : 0, why->hopeless};
+        }
+        // The device is full: whoever shares it with this arena stands in the same tree.
+        if (f.driver_status == status::out_of_memory)
+            return shortage{0, round_up(f.rounded, device_.allocation_granularity()), false};
+        return std::nullopt;
+    }
+
+    /// Effects: takes idle memory of others and tries again, until that succeeds or there is none.
+    template <class Attempt>
+    void borrow_for(allocate_result& r, Attempt&& attempt) {
+        // While others take what was given, more is asked for; not without end.
+        for (int round = 0; round < most_rounds && !r && memory_would_help(r.error()); ++round) {
+            const std::optional<shortage> missing = shortage_of(r.error());
+            if (!missing || missing->bytes == 0 || missing->hopeless) return;
+            if (node_.borrow(missing->level, missing->bytes) == 0) return;
+            r = attempt();
+        }
+    }
+
+    template <class Attempt>
+    void wait_for(allocate_result& r, Attempt&& attempt) {
+        std::optional<shortage> missing = shortage_of(r.error());
+        if (!missing || missing->hopeless) return;
+        const auto end = std::chrono::steady_clock::now() + options_.wait.limit;
+        meter::place place(node_, missing->level, options_.wait.threads);
+        while (place.granted() && place.await(end)) {
+            r = attempt();
+            if (!r) borrow_for(r, attempt);
+            if (r || !memory_would_help(r.error())) return;
+            missing = shortage_of(r.error());
+            if (!missing || missing->hopeless) return;
+            place.turn_to(missing->level);
+        }
+    }
+
+    static constexpr int most_rounds = 64;
+
+    const arena_options options_;
+    arena_group* group_;
+    meter node_;
+    metered<Device> device_;
+    std::optional<policy_type> policy_; ///< always engaged between construction and destruction
+};
+
+} // namespace tenure
