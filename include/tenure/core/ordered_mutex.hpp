@@ -5,10 +5,13 @@
 /// against the order ends the process at once, instead of deadlocking some day.
 ///
 ///     level   mutex                                   guards
+///        5    `survivors`                             pools of destroyed arenas
 ///       10    `front_registry`                        which front ends live
 ///       20    `magazines`                             racks of a front end
 ///       30    the pools                               layout, pointer map, counters
-///       40    `meter`                                 charges of an arena
+///       40    `meter`                                 charges of a tree of arenas
+///       45    `hub`, leaving                          memory on its way back to the driver
+///       50    `hub`                                   memory that belongs to nobody
 ///
 /// A thread may lock only levels above all that it holds. The device's own locks come after all of these.
 /// Cost: with `NDEBUG` that of `std::mutex`. Thread-safety: thread-safe.
@@ -22,7 +25,15 @@
 
 namespace tenure {
 
-enum class lock_level : int { front_registry = 10, front = 20, pool = 30, meter = 40 };
+enum class lock_level : int {
+    survivors = 5,
+    front_registry = 10,
+    front = 20,
+    pool = 30,
+    meter = 40,
+    hub_leaving = 45,
+    hub = 50,
+};
 
 #ifndef NDEBUG
 namespace detail {

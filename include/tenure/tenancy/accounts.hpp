@@ -43,7 +43,7 @@
 #include <tenure/front/block_table.hpp>
 #include <tenure/resource/resource.hpp>
 #include <tenure/tenancy/account_ledger.hpp>
-#include <tenure/tenancy/arena.hpp>
+#include <tenure/tenancy/arena_options.hpp>
 
 #include <atomic>
 #include <cstddef>
@@ -66,8 +66,8 @@ struct accounts_options {
 struct account_options {
     std::string name = "account";
     std::size_t max = no_limit; ///< bytes
-    /// `report`: blocks that are live when the account ends are a misuse, `live_at_destruction`. With either they stay live
-    /// and charged to what is above, until an account above, or the pool's owner, gives them back.
+    /// `report`: blocks that are live when the account ends are a misuse, `live_at_destruction`; otherwise they are
+    /// expected. With each they stay live and charged to what is above, until an account above gives them back.
     leftovers at_destruction = leftovers::report;
 };
 

@@ -3,82 +3,85 @@
 /// \file
 /// `arena<Policy, Device>`: one tenant's share of a device, with a hard limit in bytes.
 ///
-///     arena "alice", max 8 GiB
+///     arena "gpu/org/alice", max 8 GiB
 ///       policy      its own pool: nothing of it is shared with another tenant
-///         metered   charges what the pool takes from the device
-///           device  shared by all
+///         metered   charges what the pool takes from the device, in every level of the tree
+///           device  shared by all; a `hub`, where memory changes hands
 ///
-/// An arena is a `resource`; it charges **reserved** bytes: live blocks, cached blocks, pending frees, all of it.
+/// An arena is a `resource`; it charges **reserved** bytes: live blocks, cached blocks, pending frees, all of it. It
+/// stands alone, or in a tree of tenants (`arena_group`, `meter`).
 ///
 /// Invariants:
-///   1. `charged <= max` whenever a charge is granted, for every interleaving of threads, to the byte.
-///   2. A hit in the pool never asks the meter: the limit costs nothing on the hot path.
+///   1. `charged <= max` of every level whenever a charge is granted, for every interleaving of threads, to the byte.
+///   2. A hit in the pool never asks the meter: limits cost nothing on the hot path, however deep the tree is.
 ///   3. A failing request changes nothing, and never makes another tenant's request fail.
-///   4. After all blocks are freed and `trim(0)`, `charged` is exactly 0.
+///   4. After all blocks are freed and `trim(0)`, `limits().own` is exactly 0.
 ///
-/// At the limit: the pool's own steps first (completed frees, free memory of other streams, empty segments given
-/// back), then `on_pressure`, then a typed failure that names the arena. Steps that need several arenas (taking idle
-/// memory of siblings, waiting in line) belong to the hierarchy above it, which an arena does not know.
+/// At a limit, in this order, stopping at the first success:
+///   1. to 3. the pool's own steps: magazines, completed frees, free memory of other streams, remapping, empty
+///      segments given back
+///   4. `on_pressure`, with no lock held
+///   5. if a level above refused, or the device: idle memory of other tenants below that level, by overage and weight,
+///      never what lies under a `min`, never live bytes
+///   6. with `wait`: first come, first served, until its deadline; never for a stream that is being captured;
+///      refused at once where it would be a deadlock (see `meter::place`)
+///   7. a typed failure that names the level that refused
+///
+/// No step waits for work on the device, except what the policy's own options allow, and except that memory which is
+/// given back to the device waits as `cudaFree` does.
 ///
 /// Thread-safety: thread-safe, except construction and destruction.
 
 #include <tenure/resource/resource.hpp>
+#include <tenure/tenancy/arena_core.hpp>
+#include <tenure/tenancy/arena_group.hpp>
+#include <tenure/tenancy/arena_options.hpp>
 #include <tenure/tenancy/arena_registry.hpp>
 #include <tenure/tenancy/meter.hpp>
 #include <tenure/tenancy/metered.hpp>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <memory>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace tenure {
 
-/// What happens to blocks that are live when their arena is destroyed. Their memory goes back to the device
-/// always; the work on it must be over, as far as the policy's destructor asks for that.
-enum class leftovers {
-    report,  ///< it is a misuse: `live_at_destruction`, with the number of blocks and bytes
-    release, ///< it is expected
-};
-
-struct arena_options {
-    std::string name = "arena"; ///< in every error
-    std::size_t max = no_limit; ///< bytes; the hard limit
-    leftovers at_destruction = leftovers::report;
-
-    /// Called, with no lock held, when an allocation is about to fail for memory. It may free blocks of this arena.
-    /// Returns: whether trying again makes sense. May be called by several threads at once.
-    std::function<bool(const allocation_failure&)> on_pressure{};
-};
-
 template <template <class> class Policy, device Device>
 class arena {
+    using core_type = arena_core<Policy, Device>;
+
   public:
     using device_type = metered<Device>;
     using policy_type = Policy<device_type>;
     using policy_options = typename policy_type::options_type;
 
+    /// An arena that stands alone.
     /// Throws: `std::bad_alloc`, and whatever the policy's construction throws.
     explicit arena(Device& device, arena_options options = {}, policy_options policy = {})
-        : options_(std::move(options)), meter_(options_.name, options_.max), device_(device, meter_) {
-        policy_.emplace(device_, std::move(policy));
-        arena_registry::instance().enter({this,
-                                          [](const void* self, const void* p) noexcept {
-                                              return static_cast<const arena*>(self)->owns(p);
-                                          },
-                                          short_text(options_.name)});
-    }
+        : core_(std::make_unique<core_type>(nullptr, nullptr, device, std::move(options), std::move(policy)))
+        , policy_(&core_->policy()) {}
+
+    /// An arena under `parent`, a group or another arena's `node()`. Throws: also `not_admitted`, see `meter`.
+    arena(meter& parent, Device& device, arena_options options = {}, policy_options policy = {})
+        : core_(std::make_unique<core_type>(&parent, nullptr, device, std::move(options), std::move(policy)))
+        , policy_(&core_->policy()) {}
+
+    arena(arena_group& parent, Device& device, arena_options options = {}, policy_options policy = {})
+        : core_(std::make_unique<core_type>(&parent.node(), &parent, device, std::move(options),
+                                            std::move(policy)))
+        , policy_(&core_->policy()) {}
 
     arena(const arena&) = delete;
     arena& operator=(const arena&) = delete;
 
+    /// See `leftovers`.
     ~arena() {
-        arena_registry::instance().leave(this);
-        const misuse_scope scope(&refine, this);
-        policy_.reset(); // reports what is still live, through `refine`, under this arena's name
+        if (core_->options().at_destruction == leftovers::reparent) core_type::bequeath(std::move(core_));
     }
 
     // ---- resource ----
@@ -92,17 +95,15 @@ class arena {
     allocate_result try_allocate(stream_handle stream, std::size_t bytes,
                                  std::size_t alignment = default_alignment) noexcept {
         allocate_result r = policy_->try_allocate(stream, bytes, alignment);
-        if (!r && relieve(r.error())) r = policy_->try_allocate(stream, bytes, alignment);
+        if (!r) return core_->climb(r.error(), stream, bytes, alignment);
+        if (core_->node().pressed()) core_->node().relieve();
         return r;
     }
 
     void* allocate_sync(std::size_t bytes, std::size_t alignment) {
-        try {
-            return policy_->allocate_sync(bytes, alignment);
-        } catch (const out_of_memory& e) {
-            if (!relieve(e.failure())) throw;
-        }
-        return policy_->allocate_sync(bytes, alignment);
+        void* const p = core_->allocate_sync(bytes, alignment);
+        if (core_->node().pressed()) core_->node().relieve();
+        return p;
     }
 
     void deallocate(stream_handle stream, void* p, std::size_t bytes,
@@ -115,23 +116,21 @@ class arena {
                                      std::size_t alignment = default_alignment) noexcept {
         deallocate_result r = policy_->try_deallocate(stream, p, bytes, alignment);
         if (r) return r;
-        misuse named = r.error();
-        refine(named, this);
-        return named;
+        return core_->named(r.error());
     }
 
     void deallocate_sync(void* p, std::size_t bytes, std::size_t alignment) noexcept {
-        const misuse_scope scope(&refine, this);
+        const misuse_scope scope(&core_type::refine, core_.get());
         policy_->deallocate_sync(p, bytes, alignment);
     }
 
     void release(void* p) noexcept {
-        const misuse_scope scope(&refine, this);
+        const misuse_scope scope(&core_type::refine, core_.get());
         policy_->release(p);
     }
 
     void record_use(void* p, stream_handle stream) noexcept {
-        const misuse_scope scope(&refine, this);
+        const misuse_scope scope(&core_type::refine, core_.get());
         policy_->record_use(p, stream);
     }
 
@@ -139,20 +138,10 @@ class arena {
     [[nodiscard]] usage_counters usage() const { return policy_->usage(); }
     std::size_t trim(std::size_t bytes_to_keep) { return policy_->trim(bytes_to_keep); }
     [[nodiscard]] memory_snapshot snapshot() const { return policy_->snapshot(); }
+
     /// The policy's, and that all it holds is charged. That is compared only over a time in which the meter stood still:
     /// while other threads keep it moving, it is left out.
-    [[nodiscard]] bool validate() const noexcept {
-        if (!policy_->validate()) return false;
-        for (int tries = 0; tries < 100; ++tries) {
-            const meter_reading before = meter_.read();
-            const std::size_t reserved = policy_->usage().reserved.current;
-            const meter_reading after = meter_.read();
-            // No charge in between, so equal sums mean no refund either.
-            if (before.charges == after.charges && before.charged == after.charged)
-                return reserved <= after.charged;
-        }
-        return true;
-    }
+    [[nodiscard]] bool validate() const noexcept { return core_->validate(); }
 
     /// Effects: the graphs made from this capture are gone and their work is over; what the policy kept for
     /// them is free.
@@ -160,58 +149,53 @@ class arena {
         policy_->release_captured(capture);
     }
 
+    // ---- the tenant as a whole ----
+
+    /// Effects: frees every live block, as `deallocate` on `stream` would. Requires: nobody allocates or frees in the
+    /// arena meanwhile, and all uses of its blocks on other streams were recorded or are over.
+    /// Returns: number of blocks freed. Throws: `std::bad_alloc`, then some blocks may be free already.
+    std::size_t release_all(stream_handle stream) { return core_->release_all(stream); }
+
     // ---- limits ----
 
-    [[nodiscard]] std::string_view name() const noexcept { return meter_.name(); }
+    [[nodiscard]] std::string_view name() const noexcept { return core_->node().name(); }
+
+    /// The arena's place in the tree, to stand others under it.
+    [[nodiscard]] meter& node() noexcept { return core_->node(); }
+    [[nodiscard]] const meter& node() const noexcept { return core_->node(); }
 
     /// Returns: what the arena holds and may hold, taken at one instant.
-    [[nodiscard]] meter_reading limits() const noexcept { return meter_.read(); }
+    [[nodiscard]] meter_reading limits() const noexcept { return core_->node().read(); }
 
     /// Effects: the limit is `max` bytes from now on; charges granted earlier stay, nothing is killed. Free memory
     /// above it is given back to the device as far as it can be.
     /// Returns: bytes by which the arena is still over it.
     std::size_t set_max(std::size_t max) {
-        if (meter_.set_max(max) == 0) return 0;
+        if (node().set_max(max) == 0) return 0;
         policy_->trim(max);
-        const std::size_t charged = meter_.read().charged;
+        const std::size_t charged = limits().charged;
         return charged > max ? charged - max : 0;
     }
+
+    /// Effects: the guarantee is `min` bytes from now on; where a level above is full with others' idle memory, that is
+    /// taken. Returns: `ok` or `over_limit`, see `meter::set_min`.
+    status set_min(std::size_t min) noexcept { return node().admit_min(min); }
+
+    /// Effects: pressure begins above `high` bytes from now on. Returns: bytes by which the arena is above it.
+    std::size_t set_high(std::size_t high) noexcept { return node().set_high(high); }
+
+    void set_weight(unsigned weight) noexcept { node().set_weight(weight); }
+
+    /// Effects: the arena, with all that it holds, stands under `parent` from now on. Returns: see `meter::set_parent`.
+    status set_parent(meter& parent) noexcept { return core_->set_parent(parent, nullptr); }
+    status set_parent(arena_group& parent) noexcept { return core_->set_parent(parent.node(), &parent); }
 
     /// The pool behind the arena, for what only this policy can do.
     [[nodiscard]] policy_type& policy() noexcept { return *policy_; }
 
   private:
-    /// Adds the arena's name to a misuse, and finds out whose pointer it was. Returns: whether it is one.
-    static bool refine(misuse& m, void* context) noexcept {
-        const auto* self = static_cast<const arena*>(context);
-        if (!m.owner.empty()) return true; // another arena's, which a handler or callback has used
-        m.owner = short_text(self->options_.name);
-        if (m.kind == misuse_kind::live_at_destruction)
-            return self->options_.at_destruction == leftovers::report;
-        if (m.kind != misuse_kind::foreign_pointer) return true;
-        if (const auto owner = arena_registry::instance().owner_of(m.pointer, self)) {
-            m.kind = misuse_kind::wrong_arena;
-            m.real_owner = *owner;
-        }
-        return true;
-    }
-
-    /// Returns: whether the application says that it made room.
-    bool relieve(const allocation_failure& failure) noexcept {
-        if (!options_.on_pressure || failure.cause == failure_cause::invalid_alignment ||
-            failure.cause == failure_cause::driver)
-            return false;
-        try {
-            return options_.on_pressure(failure);
-        } catch (...) { // a callback that fails made no room
-            return false;
-        }
-    }
-
-    const arena_options options_;
-    meter meter_;
-    metered<Device> device_;
-    std::optional<policy_type> policy_; ///< always engaged between construction and destruction
+    std::unique_ptr<core_type> core_; ///< null only after it was bequeathed
+    policy_type* policy_;
 };
 
 } // namespace tenure

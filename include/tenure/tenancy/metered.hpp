@@ -38,14 +38,23 @@
 #include <tenure/tenancy/meter.hpp>
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 namespace tenure {
+
+/// A device that wants to know who takes memory from it, as a `hub` does.
+template <class D>
+concept tenant_device = device<D> && requires(D& d, std::size_t n, meter& m) {
+    { d.allocate(n, m) }
+    noexcept->std::same_as<result<void*, status>>;
+};
 
 template <device Device>
 class metered {
@@ -58,9 +67,9 @@ class metered {
     // ---- memory: charged ----
 
     result<void*, status> allocate(std::size_t bytes) noexcept {
-        result<meter::ticket, status> charge = meter_->reserve(taken_for(bytes));
+        result<meter::ticket, status> charge = meter_->reserve_settled(taken_for(bytes));
         if (!charge) return charge.error();
-        result<void*, status> p = device_->allocate(bytes);
+        result<void*, status> p = take(bytes);
         if (p) charge->commit();
         return p;
     }
@@ -115,11 +124,11 @@ class metered {
         if (a == nullptr) return status::invalid_value;
         const std::size_t wanted = round_up(bytes, pool_step());
         std::size_t growth = a->growth_for(wanted);
-        result<meter::ticket, status> charge = meter_->reserve(growth);
+        result<meter::ticket, status> charge = meter_->reserve_settled(growth);
         if (!charge) { // the driver may have taken memory from the pool by itself
             lower(*a, device_->memory_of(pool));
             growth = a->growth_for(wanted);
-            charge = meter_->reserve(growth);
+            charge = meter_->reserve_settled(growth);
         }
         if (!charge) return charge.error();
         result<void*, status> p = device_->allocate_from(pool, bytes, stream);
@@ -157,9 +166,9 @@ class metered {
     // ---- virtual memory: charged while a handle or a mapping holds it ----
 
     result<memory_handle, status> create_memory(std::size_t bytes) noexcept requires vmm_device<Device> {
-        result<meter::ticket, status> charge = meter_->reserve(taken_for(bytes));
+        const std::lock_guard lock(mutex_); // before the charge: who has one takes no lock of ours any more
+        result<meter::ticket, status> charge = meter_->reserve_settled(taken_for(bytes));
         if (!charge) return charge.error();
-        const std::lock_guard lock(mutex_);
         std::map<memory_handle, physical>
             one; // nothing can fail any more once the device has given the memory
         try {
@@ -167,7 +176,7 @@ class metered {
         } catch (...) {
             return status::failed;
         }
-        const result<memory_handle, status> made = device_->create_memory(bytes);
+        const result<memory_handle, status> made = create(bytes);
         if (!made) return made;
         charge->commit();
         auto node = one.extract(one.begin());
@@ -249,14 +258,24 @@ class metered {
     status synchronize(stream_handle stream) noexcept { return device_->synchronize(stream); }
     status wait(stream_handle stream, event_handle event) noexcept { return device_->wait(stream, event); }
 
-    /// Says whose limit it was: the arena's if the meter refused, else the device's.
+    /// Says whose limit it was: that of the tenant's level which refused, else the device's.
     void explain(allocation_failure& failure) noexcept {
         device_->explain(failure);
         if (failure.driver_status != status::over_limit) return;
-        const meter_reading now = meter_->read();
+        if (const std::optional<refusal> why = meter_->last_refusal()) {
+            failure.arena = why->path;
+            failure.cause = why->ancestor ? failure_cause::ancestor_limit : failure_cause::arena_limit;
+            failure.used = why->used;
+            failure.min = why->min;
+            failure.max = why->max;
+            return;
+        }
+        const meter_reading now =
+            meter_->read(); // not refused to this thread: a driver pool at its own limit
         failure.arena = short_text(meter_->name());
         failure.cause = failure_cause::arena_limit;
         failure.used = now.charged;
+        failure.min = now.min;
         failure.max = now.max;
     }
 
@@ -278,6 +297,19 @@ class metered {
     /// Effects: one holder less is about to hold it; after the last it is refunded. Requires: `mutex_` is held.
     void let_go(const physical& m) noexcept {
         if (m.use_count() == 1) meter_->refund(*m);
+    }
+
+    result<void*, status> take(std::size_t bytes) noexcept {
+        if constexpr (tenant_device<Device>)
+            return device_->allocate(bytes, *meter_);
+        else
+            return device_->allocate(bytes);
+    }
+    result<memory_handle, status> create(std::size_t bytes) noexcept {
+        if constexpr (tenant_device<Device>)
+            return device_->create_memory(bytes, *meter_);
+        else
+            return device_->create_memory(bytes);
     }
 
     [[nodiscard]] std::size_t taken_for(std::size_t bytes) const noexcept {
