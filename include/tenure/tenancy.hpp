@@ -11,8 +11,13 @@
 #include <tenure/tenancy/arena_group.hpp>
 #include <tenure/tenancy/arena_options.hpp>
 #include <tenure/tenancy/arena_registry.hpp>
+#include <tenure/tenancy/arena_row.hpp>
+#include <tenure/tenancy/arenas_text.hpp>
+#include <tenure/tenancy/arenas_view.hpp>
 #include <tenure/tenancy/limits.hpp>
 #include <tenure/tenancy/meter.hpp>
 #include <tenure/tenancy/metered.hpp>
+#include <tenure/tenancy/published_page.hpp>
+#include <tenure/tenancy/publisher.hpp>
 #include <tenure/tenancy/stock_shelf.hpp>
 #include <tenure/tenancy/survivors.hpp>
