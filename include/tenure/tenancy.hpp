@@ -7,6 +7,7 @@
 #include <tenure/tenancy/account_ledger.hpp>
 #include <tenure/tenancy/accounts.hpp>
 #include <tenure/tenancy/arena.hpp>
+#include <tenure/tenancy/arena_config.hpp>
 #include <tenure/tenancy/arena_core.hpp>
 #include <tenure/tenancy/arena_group.hpp>
 #include <tenure/tenancy/arena_options.hpp>
@@ -14,9 +15,11 @@
 #include <tenure/tenancy/arena_row.hpp>
 #include <tenure/tenancy/arenas_text.hpp>
 #include <tenure/tenancy/arenas_view.hpp>
+#include <tenure/tenancy/capacity.hpp>
 #include <tenure/tenancy/limits.hpp>
 #include <tenure/tenancy/meter.hpp>
 #include <tenure/tenancy/metered.hpp>
+#include <tenure/tenancy/nvml.hpp>
 #include <tenure/tenancy/published_page.hpp>
 #include <tenure/tenancy/publisher.hpp>
 #include <tenure/tenancy/stock_shelf.hpp>
