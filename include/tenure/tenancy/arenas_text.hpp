@@ -25,7 +25,7 @@ namespace tenure {
 struct process_identity {
     std::uint64_t pid = 0;
     std::uint64_t started = 0; ///< when the process started, in clock ticks since the machine did (Linux)
-    std::string program;
+    std::string program{};
 };
 
 namespace detail {
