@@ -48,6 +48,14 @@ struct world {
     fast_pool<sim::device> pool{device, pool_options{}, {.check = stream_check::announced}};
     arena<fast_pool, sim::device> tenant{
         device, {.name = "tenant", .max = 8_GiB}, {.magazines = {.check = stream_check::announced}}};
+    // Four levels, every limit set.
+    arena_group gpu{{.name = "gpu", .max = 64_GiB}};
+    arena_group organisation{gpu, {.name = "organisation", .min = 1_GiB, .high = 31_GiB, .max = 32_GiB}};
+    arena_group user{organisation, {.name = "user", .high = 15_GiB, .max = 16_GiB}};
+    arena<fast_pool, sim::device> nested{user,
+                                         device,
+                                         {.name = "job", .min = 1_GiB, .high = 7_GiB, .max = 8_GiB},
+                                         {.magazines = {.check = stream_check::announced}}};
     best_fit_pool<sim::device> bare{device};
     stream_handle stream = device.create_stream();
 };
@@ -60,6 +68,8 @@ struct door {
 constexpr std::array doors{
     door{"pool", [](world& w, std::size_t n, long pairs) { hot_pairs(w.pool, w.stream, n, pairs); }},
     door{"arena", [](world& w, std::size_t n, long pairs) { hot_pairs(w.tenant, w.stream, n, pairs); }},
+    door{"arena_four_levels",
+         [](world& w, std::size_t n, long pairs) { hot_pairs(w.nested, w.stream, n, pairs); }},
     door{"resource_ref",
          [](world& w, std::size_t n, long pairs) {
              resource_ref r(w.pool);

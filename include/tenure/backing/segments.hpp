@@ -119,6 +119,29 @@ class segments {
         entries_.erase(std::remove_if(entries_.begin(), entries_.end(), gone), entries_.end());
     }
 
+    /// What a segment takes from the device, which need not begin where its range does.
+    struct extent {
+        std::uint64_t allocation = 0;
+        std::size_t allocated = 0; ///< bytes
+    };
+    /// Requires: a segment starts at `base`.
+    [[nodiscard]] extent extent_of(std::uint64_t base) const noexcept {
+        const auto it = at_or_before(base);
+        return {it->allocation, it->allocated};
+    }
+    /// Effects: a segment that other `segments` of this device have bought is held here. Throws: `std::bad_alloc`, changing
+    /// nothing.
+    void adopt(const segment_range& r, const extent& e) {
+        entries_.reserve(entries_.size() + 1);
+        insert({r.base, r.size, e.allocation, e.allocated, false});
+    }
+    /// Requires: a segment starts at `base`. Effects: it is not held here any more; it stays with the device.
+    void forget(std::uint64_t base) noexcept {
+        const auto it = at(base);
+        bytes_ -= it->allocated;
+        entries_.erase(it);
+    }
+
     /// Returns: the range that contains `address`, or one of size 0.
     [[nodiscard]] segment_range find(std::uint64_t address) const noexcept {
         const auto it = at_or_before(address);

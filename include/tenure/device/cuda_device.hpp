@@ -38,6 +38,7 @@
 /// | `synchronize(stream)` R C D | `cudaStreamSynchronize` | 1.7-2.0 us when idle |
 /// | `allocate_from` R C D, growing | `cudaMallocFromPoolAsync` | 107-130 us up to 20 MiB, 1.6 ms for 1 GiB |
 /// | `allocate_from` R C D + `deallocate_to` R C D, warm | the same, `cudaFreeAsync` | 0.7-1.0 us |
+/// | `fill_zero` R C D | `cudaMemsetAsync` | the fill itself runs on the stream: 5 us for 1 MiB, 4.5 TB/s from 1 GiB |
 /// | virtual memory | `cuMem...` | see `cuda/virtual_memory.hpp` |
 ///
 /// Compiles with a plain C++ compiler (link `cudart`, static or shared) and with nvcc. CUDA 12.4 or newer.
@@ -59,6 +60,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <string>
 
 namespace tenure::cuda {
@@ -108,6 +110,39 @@ class device : public basic_device<plain_memory>, public virtual_memory {
     result<memory_handle, status> create_memory(std::size_t bytes) noexcept {
         keep_a_byte();
         return virtual_memory::create_memory(bytes);
+    }
+
+    // --- wiping ---
+
+    ~device() {
+        if (own_stream_ == nullptr || process_state() != status::ok) return;
+        const relaxed_capture relaxed;
+        (void)settle(cudaStreamDestroy(own_stream_));
+    }
+    device(const device&) = delete;
+    device& operator=(const device&) = delete;
+
+    /// See `filling_device`.
+    result<stream_handle, status> own_stream() noexcept {
+        if (const status s = process_state(); s != status::ok) return s;
+        const std::lock_guard lock(own_stream_mutex_);
+        if (own_stream_ != nullptr) return own_stream_;
+        const current_device here(ordinal(), only_one_device());
+        const relaxed_capture relaxed;
+        if (const status s = settle(cudaStreamCreateWithFlags(&own_stream_, cudaStreamNonBlocking));
+            s != status::ok) {
+            own_stream_ = nullptr;
+            return s;
+        }
+        return own_stream_;
+    }
+
+    status fill_zero(void* p, std::size_t bytes, stream_handle stream) noexcept {
+        if (const status s = process_state(); s != status::ok) return s;
+        const current_device here(ordinal(), only_one_device());
+        if (const status s = not_capturing(stream); s != status::ok) return s;
+        const relaxed_capture relaxed;
+        return settle(cudaMemsetAsync(p, 0, bytes, stream));
     }
 
     // --- driver pools ---
@@ -190,9 +225,12 @@ class device : public basic_device<plain_memory>, public virtual_memory {
   private:
     bool has_pools_ = false;
     bool shareable_;
+    std::mutex own_stream_mutex_; ///< guards what follows
+    stream_handle own_stream_ = nullptr;
 };
 
 static_assert(tenure::device<device>);
+static_assert(tenure::filling_device<device>);
 static_assert(tenure::pool_device<device>);
 static_assert(tenure::vmm_device<device>);
 

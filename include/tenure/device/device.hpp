@@ -85,6 +85,23 @@ concept device = requires(D& d, const D& cd, void* p, std::size_t n, stream_hand
     noexcept;
 };
 
+/// A device that can wipe memory, for memory that changes hands.
+///
+/// | expression | what it does on a GPU |
+/// |---|---|
+/// | `d.own_stream()` | a stream of the device's own, made at the first call: it orders itself with no other, is never captured, and lives as long as the device |
+/// | `d.fill_zero(p, n, s)` | `cudaMemsetAsync`: later work of `s` finds n bytes of zero at p. Requires: accessible memory, and all work on it over or ordered before |
+/// | `d.synchronize()` | the host waits for all work of the device, as `d.deallocate` does, and harms no capture |
+template <class D>
+concept filling_device = device<D> && requires(D& d, void* p, std::size_t n, stream_handle s) {
+    { d.own_stream() }
+    noexcept->std::same_as<result<stream_handle, status>>;
+    { d.fill_zero(p, n, s) }
+    noexcept->std::same_as<status>;
+    { d.synchronize() }
+    noexcept->std::same_as<status>;
+};
+
 /// How a driver pool is made. Bytes.
 struct pool_properties {
     std::size_t max_bytes = 0;                ///< the driver's own limit, in steps of `pool_step()`; 0: none

@@ -38,6 +38,7 @@
 #include <tenure/device/sim/address_space.hpp>
 #include <tenure/device/sim/call.hpp>
 #include <tenure/device/sim/call_ledger.hpp>
+#include <tenure/device/sim/contents.hpp>
 #include <tenure/device/sim/costs.hpp>
 #include <tenure/device/sim/driver_pool.hpp>
 #include <tenure/device/sim/handle_table.hpp>
@@ -57,6 +58,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -183,6 +185,35 @@ class device {
         const std::lock_guard lock(mutex_);
         f.used = budget_.reserved();
         f.max = budget_.capacity();
+    }
+
+    // ----------------------------------------------------------------------------------------------------------------
+    // `tenure::filling_device`
+    // ----------------------------------------------------------------------------------------------------------------
+
+    result<stream_handle, status> own_stream() noexcept {
+        return enter(call::own_stream, {}, [&]() -> result<stream_handle, status> {
+            if (!own_stream_) own_stream_ = world_.create_stream();
+            return *own_stream_;
+        });
+    }
+
+    /// Filling what a live block uses, or what work may still be using, is a violation.
+    status fill_zero(void* p, std::size_t n, stream_handle on) noexcept {
+        return enter(call::fill_zero, {}, [&]() -> status {
+            stream* s = world_.use(on, "given work");
+            if (s == nullptr) return status::invalid_value;
+            if (s->capture != 0) return status::capture_violation;
+            if (n == 0) return status::ok;
+            const auto physical = translate({to_address(p), saturating_add(to_address(p), n)});
+            if (!physical) return status::invalid_value;
+            const point end = world_.launch(*s, options_.cost.fill(n));
+            for (const extent& part : *physical) {
+                contents_.clear(part);
+                if (options_.check_overlap) check_.filled(part, end);
+            }
+            return status::ok;
+        });
     }
 
     // ----------------------------------------------------------------------------------------------------------------
@@ -365,6 +396,21 @@ class device {
     void advance_to(nanoseconds t) {
         const std::lock_guard lock(mutex_);
         world_.advance_to(t);
+    }
+
+    // --- contents ---
+
+    /// Effects: the n bytes at p carry `tag`. Requires: accessible memory.
+    void write(const void* p, std::size_t n, std::uint64_t tag) {
+        const std::lock_guard lock(mutex_);
+        for_each_physical(p, n, "written", [&](extent e) { contents_.write(e, tag); });
+    }
+    /// Returns: the tags that any of the n bytes at p carries; none: all of them are zero.
+    [[nodiscard]] std::set<std::uint64_t> read(const void* p, std::size_t n) {
+        const std::lock_guard lock(mutex_);
+        std::set<std::uint64_t> found;
+        for_each_physical(p, n, "read", [&](extent e) { contents_.read(e, found); });
+        return found;
     }
 
     // --- captures ---
@@ -580,13 +626,17 @@ class device {
 
     void give_back(extent gone, const char* what, const vector_clock& known) {
         if (options_.check_overlap) check_.retire(gone, what, known);
+        contents_.clear(gone);
         backed_.erase(gone.begin);
         space_.give_back(gone.begin, gone.end - gone.begin);
         budget_.give_back(gone.end - gone.begin);
     }
 
     void vanish(const std::vector<extent>& gone) {
-        for (const extent& e : gone) check_.vanish(e);
+        for (const extent& e : gone) {
+            check_.vanish(e);
+            contents_.clear(e);
+        }
     }
 
     /// The physical bytes behind an address range that one piece of device memory, or mapped memory, backs.
@@ -595,6 +645,16 @@ class device {
         auto it = backed_.upper_bound(e.begin);
         if (it == backed_.begin() || (--it)->second < e.end) return std::nullopt;
         return std::vector<extent>{e};
+    }
+
+    template <class F>
+    void for_each_physical(const void* p, std::size_t n, const char* what, F&& f) {
+        if (n == 0) return;
+        const extent e{to_address(p), saturating_add(to_address(p), n)};
+        const auto physical = translate(e);
+        if (!physical)
+            return log_.add("memory at " + hex(e.begin) + " " + what + ", which is not accessible");
+        for (const extent& part : *physical) f(part);
     }
 
     std::optional<overlap_checker::place> place_of(stream_handle handle, const char* what) {
@@ -630,7 +690,9 @@ class device {
     call_ledger ledger_;
     schedule world_{log_};
     overlap_checker check_{world_.lines(), log_};
+    contents contents_;
     memory_budget budget_;
+    std::optional<stream_handle> own_stream_;
     address_space space_{base, limit};
     virtual_memory mapped_;
     std::map<std::uint64_t, std::size_t> allocations_; // address to bytes, as asked
@@ -644,6 +706,7 @@ class device {
 };
 
 static_assert(tenure::device<device>);
+static_assert(tenure::filling_device<device>);
 static_assert(tenure::pool_device<device>);
 static_assert(tenure::vmm_device<device>);
 

@@ -40,6 +40,7 @@
 #include <tenure/ordering.hpp>
 #include <tenure/policy/capture_holds.hpp>
 #include <tenure/policy/held_block.hpp>
+#include <tenure/policy/moving_block.hpp>
 #include <tenure/policy/pool_options.hpp>
 #include <tenure/policy/range_stock.hpp>
 #include <tenure/resource/resource.hpp>
@@ -195,6 +196,71 @@ class range_pool {
             counters_.captured -= blocks_.size(id);
             become_free(id);
         });
+    }
+
+    // ---- a block that moves to another pool: see `moves_blocks` ----
+
+    [[nodiscard]] result<moving_block, move_refusal> offer(void* p) const noexcept
+        requires(Stock::moves_segments) {
+        const std::lock_guard lock(mutex_);
+        const std::optional<layout::block_id> id = live_block(p);
+        if (!id) return move_refusal::not_live;
+        const block_info& b = info_[*id];
+        const segment_range segment = stock_.backing().find(to_address(p));
+        if (segment.base != to_address(p) || segment.size != blocks_.size(*id))
+            return move_refusal::shares_memory;
+        if (uses_.any(*id) || holds_.held(*id) || b.lost) return move_refusal::in_use;
+        const auto extent = stock_.backing().extent_of(segment.base);
+        return moving_block{segment.base, segment.size, extent.allocation, extent.allocated, b.requested,
+                            b.stream_id,  b.sync};
+    }
+
+    bool accept(const moving_block& m) requires(Stock::moves_segments) {
+        const std::lock_guard lock(mutex_);
+        const follow_stock follow{*this};
+        order_.tidy(blocks_);
+        // For this instant the segment is the only free memory of some domain, so that the search finds it.
+        layout::domain alone = ordering_type::settled;
+        while (blocks_.free_bytes(alone) != 0) ++alone;
+        stock_.adopt({m.base, m.size}, {m.allocation, m.allocated}, alone);
+        layout::block_id id = layout::no_block;
+        try {
+            id = blocks_.allocate(m.size, layout::granule, {&alone, 1});
+            if (id != layout::no_block && blocks_.offset(id) == m.base && blocks_.size(id) == m.size) {
+                if (id >= info_.size()) info_.resize(std::size_t{id} + 1);
+                holds_.make_room(info_.size());
+                live_.insert(m.base, id);
+                counters_.allocated.add(m.size);
+                counters_.requested.add(m.requested);
+                counters_.blocks.add(1);
+                info_[id] = {.requested = m.requested,
+                             .stream_id = m.stream_id,
+                             .state = block_state::allocated,
+                             .sync = m.sync};
+                return true;
+            }
+        } catch (...) {
+            if (id != layout::no_block) blocks_.deallocate(id, alone);
+            stock_.forget(m.base);
+            throw;
+        }
+        if (id != layout::no_block) blocks_.deallocate(id, alone);
+        stock_.forget(m.base);
+        return false;
+    }
+
+    void let_go(void* p) noexcept requires(Stock::moves_segments) {
+        const std::lock_guard lock(mutex_);
+        const follow_stock follow{*this};
+        const layout::block_id id = *live_block(p);
+        block_info& b = info_[id];
+        counters_.requested.subtract(b.requested);
+        counters_.allocated.subtract(blocks_.size(id));
+        counters_.blocks.subtract(1);
+        b = {};
+        live_.erase(to_address(p));
+        blocks_.deallocate(id, ordering_type::settled);
+        stock_.forget(to_address(p));
     }
 
     [[nodiscard]] memory_snapshot snapshot() const {

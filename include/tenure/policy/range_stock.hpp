@@ -53,6 +53,7 @@ class range_stock {
   public:
     using layout_type = Layout;
     using options_type = pool_options;
+    static constexpr bool moves_segments = true; ///< see `moves_blocks`
 
     range_stock(Device& device, const options_type& options) noexcept
         : device_(&device), segments_(device), segment_bytes_(options.segment_bytes) {}
@@ -77,6 +78,22 @@ class range_stock {
             s = buy(wanted, q.color);
         }
         return s;
+    }
+
+    /// Effects: a segment of another stock of this device is held here, free with domain `d`. Throws: `std::bad_alloc`.
+    void adopt(const segment_range& r, const typename segments<Device>::extent& e, layout::domain d) {
+        segments_.adopt(r, e);
+        try {
+            blocks_.add({r.base, r.size}, d);
+        } catch (...) {
+            segments_.forget(r.base);
+            throw;
+        }
+    }
+    /// Requires: the segment at `base` is wholly free. Effects: it is not held here any more; it stays with the device.
+    void forget(std::uint64_t base) noexcept {
+        blocks_.remove(base);
+        segments_.forget(base);
     }
 
     /// Returns: whether the limit that was met with the answer `s` leaves room for a segment for such a request

@@ -95,15 +95,12 @@ class arena {
     allocate_result try_allocate(stream_handle stream, std::size_t bytes,
                                  std::size_t alignment = default_alignment) noexcept {
         allocate_result r = policy_->try_allocate(stream, bytes, alignment);
-        if (!r) return core_->climb(r.error(), stream, bytes, alignment);
-        if (core_->node().pressed()) core_->node().relieve();
+        if (!r || core_->node().pressed()) core_->climb(r, stream, bytes, alignment);
         return r;
     }
 
     void* allocate_sync(std::size_t bytes, std::size_t alignment) {
-        void* const p = core_->allocate_sync(bytes, alignment);
-        if (core_->node().pressed()) core_->node().relieve();
-        return p;
+        return core_->allocate_sync(bytes, alignment);
     }
 
     void deallocate(stream_handle stream, void* p, std::size_t bytes,
@@ -115,8 +112,8 @@ class arena {
     deallocate_result try_deallocate(stream_handle stream, void* p, std::size_t bytes,
                                      std::size_t alignment = default_alignment) noexcept {
         deallocate_result r = policy_->try_deallocate(stream, p, bytes, alignment);
-        if (r) return r;
-        return core_->named(r.error());
+        if (!r) core_->name(r);
+        return r;
     }
 
     void deallocate_sync(void* p, std::size_t bytes, std::size_t alignment) noexcept {
@@ -156,6 +153,19 @@ class arena {
     /// Returns: number of blocks freed. Throws: `std::bad_alloc`, then some blocks may be free already.
     std::size_t release_all(stream_handle stream) { return core_->release_all(stream); }
 
+    /// Effects: the live block at `p` belongs to `to` from now on: it is freed there, with the size that it was allocated
+    /// with. Its bytes stay where they are. The destination is charged first; where both stand in one tree no level above
+    /// both sees a change.
+    ///
+    /// Only whole segments change owners, so the block must fill one, and no other stream and no graph may use it. Pools
+    /// over segments can do this (`best_fit_pool`, `buddy_pool`, `slab_pool`); others refuse. Requires: nobody else
+    /// uses `p` through either arena meanwhile.
+    /// Returns: why it cannot be, if so; then nothing has changed.
+    template <template <class> class Other>
+    result<freed, move_refusal> transfer(void* p, arena<Other, Device>& to) noexcept {
+        return core_->transfer(p, *to.core_);
+    }
+
     // ---- limits ----
 
     [[nodiscard]] std::string_view name() const noexcept { return core_->node().name(); }
@@ -194,6 +204,9 @@ class arena {
     [[nodiscard]] policy_type& policy() noexcept { return *policy_; }
 
   private:
+    template <template <class> class, device>
+    friend class arena;
+
     std::unique_ptr<core_type> core_; ///< null only after it was bequeathed
     policy_type* policy_;
 };

@@ -17,6 +17,8 @@
 
 #include <tenure/core/bits.hpp>
 #include <tenure/core/handles.hpp>
+#include <tenure/core/inlining.hpp>
+#include <tenure/policy/moving_block.hpp>
 #include <tenure/resource/resource.hpp>
 #include <tenure/tenancy/arena_group.hpp>
 #include <tenure/tenancy/arena_options.hpp>
@@ -87,11 +89,12 @@ class arena_core final : public idle_holder, public survivor {
 
     // ---- the ladder ----
 
-    /// What is left to do after the policy has failed with `failure`.
-    allocate_result climb(const allocation_failure& failure, stream_handle stream, std::size_t bytes,
-                          std::size_t alignment) noexcept {
-        return climb(
-            failure, [&]() noexcept { return policy_->try_allocate(stream, bytes, alignment); },
+    /// Effects: what is left to do after the policy has answered `r`, where it failed or there is pressure. Changes `r` in
+    /// place, so that the hot path returns the policy's answer without a copy.
+    TENURE_NOINLINE void climb(allocate_result& r, stream_handle stream, std::size_t bytes,
+                               std::size_t alignment) noexcept {
+        climb(
+            r, [&]() noexcept { return policy_->try_allocate(stream, bytes, alignment); },
             [&]() noexcept {
                 const result<stream_state, status> state = device_.describe(stream);
                 return state && !state->capturing();
@@ -107,16 +110,18 @@ class arena_core final : public idle_holder, public survivor {
             }
         };
         allocate_result r = attempt();
-        if (!r) r = climb(r.error(), attempt, [] { return true; });
+        if (!r || node_.pressed()) climb(r, attempt, [] { return true; });
         if (!r) throw_failure(r.error());
         return *r;
     }
 
     // ---- misuse ----
 
-    [[nodiscard]] misuse named(misuse m) noexcept {
+    /// Requires: `r` is a misuse. Effects: adds what the policy does not know.
+    TENURE_NOINLINE void name(deallocate_result& r) noexcept {
+        misuse m = r.error();
         refine(m, this);
-        return m;
+        r = m;
     }
 
     /// Adds the arena's name to a misuse, and finds out whose pointer it was. Returns: whether it is one.
@@ -166,6 +171,47 @@ class arena_core final : public idle_holder, public survivor {
         return s;
     }
 
+    /// See `arena::transfer`.
+    template <class Other>
+    result<freed, move_refusal> transfer(void* p, Other& to) noexcept {
+        if constexpr (moves_blocks<policy_type> && moves_blocks<typename Other::policy_type>) {
+            if (device_.upstream() != to.device_.upstream()) return move_refusal::not_supported;
+            const result<moving_block, move_refusal> m = policy_->offer(p);
+            if (!m) return m.error();
+            const std::size_t bytes = round_up(m->allocated, device_.allocation_granularity());
+            status paid = meter::move_charge(node_, to.node_, bytes);
+            if (paid == status::invalid_value) { // of two trees: for an instant both pay
+                result<meter::ticket, status> charge = to.node_.reserve_settled(bytes);
+                paid = charge ? status::ok : charge.error();
+                if (charge) {
+                    charge->commit();
+                    node_.refund(bytes);
+                }
+            }
+            if (paid != status::ok) return move_refusal::over_limit;
+            bool accepted = false;
+            move_refusal why =
+                move_refusal::not_supported; // the other's layout has no place for such a segment
+            try {
+                accepted = to.policy_->accept(*m);
+            } catch (...) {
+                why = move_refusal::host_memory;
+            }
+            if (!accepted) {
+                if (meter::move_charge(to.node_, node_, bytes, true) != status::ok) {
+                    to.node_.refund(bytes);
+                    node_.charge_as_of_right(bytes);
+                }
+                return why;
+            }
+            policy_->let_go(p);
+            to.device_.take_over(p);
+            return freed{};
+        } else {
+            return move_refusal::not_supported;
+        }
+    }
+
     // ---- idle_holder ----
 
     std::size_t give_idle(std::size_t bytes_to_keep) noexcept override {
@@ -182,8 +228,8 @@ class arena_core final : public idle_holder, public survivor {
     deallocate_result free_on(stream_handle stream, void* p, std::size_t bytes,
                               std::size_t alignment) noexcept override {
         deallocate_result r = policy_->try_deallocate(stream, p, bytes, alignment);
-        if (r) return r;
-        return named(r.error());
+        if (!r) name(r);
+        return r;
     }
     void free_on_own_stream(void* p) noexcept override {
         const misuse_scope scope(&refine, this);
@@ -193,23 +239,24 @@ class arena_core final : public idle_holder, public survivor {
     [[nodiscard]] std::size_t live_blocks() const override { return policy_->usage().blocks.current; }
 
   private:
+    template <template <class> class, device>
+    friend class arena_core;
+
     static bool memory_would_help(const allocation_failure& f) noexcept {
         return f.cause != failure_cause::invalid_alignment && f.cause != failure_cause::driver;
     }
 
     /// Steps 4 to 7; see `arena`. `attempt()` asks the policy again; `may_wait()`: whether the host may wait for others.
     template <class Attempt, class MayWait>
-    allocate_result climb(const allocation_failure& first, Attempt&& attempt, MayWait&& may_wait) {
-        allocate_result r = first;
-        if (memory_would_help(first)) {
-            if (options_.on_pressure && told(first)) r = attempt();
-            if (!r) borrow_for(r, attempt);
+    void climb(allocate_result& r, Attempt&& attempt, MayWait&& may_wait) {
+        if (!r && memory_would_help(r.error())) {
+            if (options_.on_pressure && told(r.error())) r = attempt();
+            borrow_for(r, attempt);
             if (!r && options_.wait.limit.count() > 0 && memory_would_help(r.error()) && may_wait())
                 wait_for(r, attempt);
         }
         if (!r) node_.count_failure(r.error().cause);
         if (node_.pressed()) node_.relieve();
-        return r;
     }
 
     /// Returns: whether the application says that it made room.

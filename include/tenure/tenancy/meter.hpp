@@ -144,7 +144,11 @@ class meter {
 
     /// Effects: a committed charge of `from` becomes one of `to`, at one instant: no level that stands above both sees a
     /// change. Returns: `ok`; `over_limit`, then nothing has changed; `invalid_value` if they are of two trees.
-    static status move_charge(meter& from, meter& to, std::size_t bytes) noexcept;
+    /// `as_of_right`: it is not refused, for taking such a move back.
+    static status move_charge(meter& from, meter& to, std::size_t bytes, bool as_of_right = false) noexcept;
+
+    /// Effects: charges `bytes` bytes, limits or not: for taking back what has just been given up.
+    void charge_as_of_right(std::size_t bytes) noexcept;
 
     /// Returns: why this thread's last charge to this meter was refused, if it was.
     [[nodiscard]] std::optional<refusal> last_refusal() const noexcept;

@@ -170,11 +170,11 @@ inline void meter::refund(std::size_t bytes) noexcept {
     notify();
 }
 
-inline status meter::move_charge(meter& from, meter& to, std::size_t bytes) noexcept {
+inline status meter::move_charge(meter& from, meter& to, std::size_t bytes, bool as_of_right) noexcept {
     if (from.forest_ != to.forest_) return status::invalid_value;
     const locked lock(from.forest_->mutex);
     from.subtract(bytes);
-    if (const obstacle o = to.obstacle_for(bytes); o.level != nullptr) {
+    if (const obstacle o = to.obstacle_for(bytes); o.level != nullptr && !as_of_right) {
         to.refuse(o, bytes);
         from.add(bytes);
         return status::over_limit;
@@ -187,6 +187,11 @@ inline status meter::move_charge(meter& from, meter& to, std::size_t bytes) noex
     to.note_pressure();
     to.notify();
     return status::ok;
+}
+
+inline void meter::charge_as_of_right(std::size_t bytes) noexcept {
+    const locked lock(forest_->mutex);
+    add(bytes);
 }
 
 // ---- limits ----

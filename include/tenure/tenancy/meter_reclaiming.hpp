@@ -93,8 +93,8 @@ inline std::size_t meter::take_idle(locked& lock, meter& level, std::size_t miss
         --best->pins_;
         if (given < wanted) best->mark_ = mark;
         if (except != nullptr) best->state_.reclaimed += given;
-        taken += given;
-        notify();
+        taken += given; // what the refunds have told the waiting already
+        if (forest_->sleepers != 0) forest_->changed.notify_all(); // `detach`
     }
     return taken;
 }
@@ -222,13 +222,13 @@ class meter::place {
         locked lock(f.mutex);
         bool polled = false;
         for (;;) {
+            const auto now = std::chrono::steady_clock::now();
+            if (now >= end) return false;
             const bool first = stands_first();
             if (first && (polled || f.changes != seen_)) {
                 seen_ = f.changes;
                 return true;
             }
-            const auto now = std::chrono::steady_clock::now();
-            if (now >= end) return false;
             ++f.sleepers;
             const auto until = first ? std::min(end, now + poll) : end;
             polled = f.changed.wait_until(lock, until) == std::cv_status::timeout && first;

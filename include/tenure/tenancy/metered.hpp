@@ -240,6 +240,12 @@ class metered {
 
     status synchronize() noexcept requires vmm_device<Device> { return device_->synchronize(); }
 
+    /// Effects: tells a device that asks who has its memory that this tenant has the segment at `p` now.
+    void take_over(void* p) noexcept {
+        if constexpr (requires { device_->pass_on(p, *meter_); }) device_->pass_on(p, *meter_);
+    }
+    [[nodiscard]] const Device* upstream() const noexcept { return device_; }
+
     // ---- everything else: passed on ----
 
     [[nodiscard]] std::size_t allocation_granularity() const noexcept {

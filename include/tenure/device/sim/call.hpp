@@ -29,6 +29,8 @@ enum class call : std::uint8_t {
     deallocate_to,
     trim_pool,
     memory_of,
+    own_stream,
+    fill_zero,
     reserve_address,
     free_address,
     create_memory,
@@ -51,11 +53,12 @@ constexpr bool is_vmm(call c) noexcept {
 
 constexpr const char* to_string(call c) noexcept {
     constexpr std::array<const char*, call_kinds> names{
-        "allocate",           "deallocate",     "memory",      "describe",          "create_event",
-        "destroy_event",      "record",         "query",       "synchronize_event", "synchronize_stream",
-        "synchronize_device", "wait",           "create_pool", "destroy_pool",      "allocate_from",
-        "deallocate_to",      "trim_pool",      "memory_of",   "reserve_address",   "free_address",
-        "create_memory",      "release_memory", "map",         "set_access",        "unmap"};
+        "allocate",           "deallocate",   "memory",        "describe",          "create_event",
+        "destroy_event",      "record",       "query",         "synchronize_event", "synchronize_stream",
+        "synchronize_device", "wait",         "create_pool",   "destroy_pool",      "allocate_from",
+        "deallocate_to",      "trim_pool",    "memory_of",     "own_stream",        "fill_zero",
+        "reserve_address",    "free_address", "create_memory", "release_memory",    "map",
+        "set_access",         "unmap"};
     return index(c) < call_kinds ? names[index(c)] : "unknown";
 }
 

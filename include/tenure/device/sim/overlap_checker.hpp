@@ -110,6 +110,17 @@ class overlap_checker {
         remove(*b, {});
     }
 
+    /// Effects: the bytes are filled by the work `p`: nothing may live there, and the next owner must stand after it.
+    void filled(extent physical, point p) {
+        live_.for_each(physical, [&](extent part, const block* b) {
+            log_.add("memory filled under live " + name(b->address) + at_bytes(part));
+        });
+        require_ended(physical, p.timeline, [] { return std::string("memory filled"); });
+        ends last;
+        last.raise(p);
+        history_.assign(physical, std::make_shared<const ends>(last));
+    }
+
     /// Effects: `address` will show nothing from now on; its memory is given back, or unmapped.
     /// `known`: what is over by the driver's own knowledge, besides what the host has seen.
     void retire(extent address, const char* what, const vector_clock& known = {}) {

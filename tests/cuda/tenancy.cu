@@ -1,0 +1,328 @@
+/// \file
+/// Tenants that share a GPU, on the GPU: residual data, the speed of wiping, and whether one tenant at its limit is felt by
+/// another.
+///
+///     cuda_tenancy [handovers] [pairs]       10 000 handovers and 20 000 pairs if not told
+///
+/// Each check prints PASS or FAIL, each figure a line of its own.
+
+#include <tenure/device/cuda_device.hpp>
+#include <tenure/policy.hpp>
+#include <tenure/tenancy.hpp>
+
+#include "cuda/check.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using namespace tenure::literals;
+using tenure::status;
+using tenure::stream_handle;
+using gpu = tenure::cuda::device;
+using gpu_hub = tenure::hub<gpu>;
+using clock_type = std::chrono::steady_clock;
+
+__global__ void fill(unsigned* p, std::size_t words, unsigned pattern) {
+    for (std::size_t i = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x; i < words;
+         i += std::size_t{gridDim.x} * blockDim.x)
+        p[i] = pattern;
+}
+
+/// Counts the words that another tenant has written.
+__global__ void look_for(const unsigned* p, std::size_t words, unsigned pattern, unsigned long long* found) {
+    for (std::size_t i = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x; i < words;
+         i += std::size_t{gridDim.x} * blockDim.x)
+        if (p[i] == pattern) atomicAdd(found, 1ull);
+}
+
+bool say(const char* what, bool good) {
+    std::printf("%s %s\n", good ? "PASS" : "FAIL", what);
+    if (!good) ++tenure::test::failed_checks;
+    return good;
+}
+
+double seconds_since(clock_type::time_point begin) {
+    return std::chrono::duration<double>(clock_type::now() - begin).count();
+}
+
+std::unique_ptr<gpu> open_or_skip() {
+    try {
+        return std::make_unique<gpu>();
+    } catch (const tenure::driver_error& e) {
+        if (e.code() != status::no_device) throw;
+        tenure::test::skip(e.what());
+    }
+}
+
+struct streams {
+    streams() {
+        TENURE_REQUIRE(cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking) == cudaSuccess);
+        TENURE_REQUIRE(cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking) == cudaSuccess);
+    }
+    ~streams() {
+        (void)cudaStreamDestroy(a);
+        (void)cudaStreamDestroy(b);
+    }
+    cudaStream_t a{};
+    cudaStream_t b{};
+};
+
+/// Two tenants hand the same memory to and fro: one writes its pattern and gives everything back, the other takes and looks
+/// for that pattern. Returns: words of the other that a tenant has read.
+struct handover_result {
+    unsigned long long residual = 0;
+    std::size_t handovers = 0;
+    std::size_t crossed = 0;
+    std::size_t scrubbed = 0;
+    double seconds = 0;
+};
+
+template <template <class> class Policy>
+handover_result hand_over(gpu& device, tenure::scrub how, int rounds, const streams& s) {
+    using arena = tenure::arena<Policy, gpu_hub>;
+    handover_result result;
+    gpu_hub hub(device, {.wipe = how});
+    tenure::arena_group root({.name = "gpu", .max = 512_MiB});
+    // Not larger than one of them needs: what a tenant takes must be what the other gave.
+    arena first(root, hub, {.name = "first", .max = 256_MiB});
+    arena second(root, hub, {.name = "second", .max = 256_MiB});
+    unsigned long long* found = nullptr;
+    TENURE_REQUIRE(cudaMallocManaged(&found, sizeof *found) == cudaSuccess);
+    *found = 0;
+    const std::size_t sizes[] = {1_MiB, 2_MiB, 3_MiB + 512, 20_MiB, 64_KiB, 8_MiB};
+    const auto begin = clock_type::now();
+    for (int i = 0; i < rounds; ++i) {
+        arena& mine = i % 2 == 0 ? first : second;
+        const cudaStream_t on = i % 2 == 0 ? s.a : s.b;
+        const unsigned pattern = i % 2 == 0 ? 0xA11CE000u : 0xB0B00000u;
+        const unsigned others = i % 2 == 0 ? 0xB0B00000u : 0xA11CE000u;
+        const std::size_t n = sizes[static_cast<std::size_t>(i / 2) % std::size(sizes)];
+        auto* const p = static_cast<unsigned*>(mine.allocate(on, n));
+        look_for<<<64, 256, 0, on>>>(p, n / 4, others, found);
+        fill<<<64, 256, 0, on>>>(p, n / 4, pattern);
+        mine.deallocate(on, p, n);
+        // Kernels may still run here for policies that give back behind an event; those that need it wait.
+        if (i % 16 == 15) TENURE_REQUIRE(cudaStreamSynchronize(on) == cudaSuccess);
+        mine.trim(0);
+        if (mine.limits().own != 0) { // its last free is not settled yet
+            TENURE_REQUIRE(cudaStreamSynchronize(on) == cudaSuccess);
+            mine.trim(0);
+        }
+        ++result.handovers;
+    }
+    TENURE_REQUIRE(cudaStreamSynchronize(s.a) == cudaSuccess && cudaStreamSynchronize(s.b) == cudaSuccess);
+    result.seconds = seconds_since(begin);
+    result.residual = *found;
+    result.crossed = hub.read().crossed;
+    result.scrubbed = hub.read().scrubbed;
+    TENURE_REQUIRE(cudaFree(found) == cudaSuccess);
+    return result;
+}
+
+template <template <class> class Policy>
+void check_residue(gpu& device, const char* policy, int rounds, const streams& s, bool through_hub = true) {
+    for (const tenure::scrub how : {tenure::scrub::on_transfer, tenure::scrub::on_free}) {
+        const char* const when = how == tenure::scrub::on_transfer ? "on_transfer" : "on_free";
+        const handover_result r = hand_over<Policy>(device, how, rounds, s);
+        const std::string name = std::string("residue/") + policy + "/" + when;
+        say(name.c_str(), r.residual == 0);
+        std::printf(
+            "     %zu handovers, %.1f us each, %.1f GiB crossed, %.1f GiB wiped, %llu residual words\n",
+            r.handovers, r.seconds * 1e6 / static_cast<double>(r.handovers),
+            static_cast<double>(r.crossed) / (1 << 30), static_cast<double>(r.scrubbed) / (1 << 30),
+            r.residual);
+        if (through_hub) say((name + "/something_was_wiped").c_str(), r.scrubbed != 0);
+    }
+    if (!through_hub) return;
+    // The check can see what it looks for: without wiping it finds residue.
+    const handover_result bare = hand_over<Policy>(device, tenure::scrub::none, std::min(rounds, 200), s);
+    say((std::string("residue/") + policy + "/none_is_seen").c_str(), bare.residual != 0);
+}
+
+/// Bytes a second of wiping against memset of the same memory.
+void check_scrub_speed(gpu& device) {
+    tenure::meter alice("alice", tenure::no_limit);
+    tenure::meter bob("bob", tenure::no_limit);
+    for (const std::size_t n : {2_MiB, 64_MiB, 1_GiB, 8_GiB}) {
+        gpu_hub hub(device);
+        double scrub_time = 1e9;
+        double plain_time = 1e9;
+        double set_time = 1e9;
+        for (int round = 0; round < 5; ++round) {
+            const auto a = hub.allocate(n, alice);
+            TENURE_REQUIRE(a);
+            TENURE_REQUIRE(hub.deallocate(*a, n) == status::ok);
+            auto begin = clock_type::now();
+            const auto own = hub.allocate(n, alice);
+            plain_time = std::min(plain_time, seconds_since(begin));
+            TENURE_REQUIRE(own);
+            TENURE_REQUIRE(hub.deallocate(*own, n) == status::ok);
+            begin = clock_type::now();
+            const auto b = hub.allocate(n, bob);
+            scrub_time = std::min(scrub_time, seconds_since(begin));
+            TENURE_REQUIRE(b);
+            const stream_handle on = *device.own_stream();
+            begin = clock_type::now();
+            TENURE_REQUIRE(cudaMemsetAsync(*b, 0, n, on) == cudaSuccess);
+            TENURE_REQUIRE(cudaStreamSynchronize(on) == cudaSuccess);
+            set_time = std::min(set_time, seconds_since(begin));
+            TENURE_REQUIRE(hub.deallocate(*b, n) == status::ok);
+            (void)hub.trim(0);
+        }
+        const auto rate = [n](double t) { return static_cast<double>(n) / t / 1e12; };
+        std::printf("     scrub %zu MiB: crossing %.1f us (%.2f TB/s), memset and wait %.1f us (%.2f TB/s), "
+                    "own memory "
+                    "again %.2f us\n",
+                    n >> 20, scrub_time * 1e6, rate(scrub_time), set_time * 1e6, rate(set_time),
+                    plain_time * 1e6);
+        if (n >= 1_GiB) say("scrub/no_slower_than_memset_by_a_tenth", scrub_time < set_time * 1.1);
+    }
+}
+
+struct latency {
+    double p50 = 0;
+    double p99 = 0;
+    double p999 = 0;
+};
+
+latency percentiles(std::vector<double>& ns) {
+    std::sort(ns.begin(), ns.end());
+    const auto at = [&](double q) {
+        return ns[static_cast<std::size_t>(q * static_cast<double>(ns.size() - 1))];
+    };
+    return {at(0.5), at(0.99), at(0.999)};
+}
+
+/// Allocates and frees 64 KiB to 1 MiB in turns. Returns: latencies of allocations.
+template <class Arena>
+latency quiet(Arena& a, cudaStream_t s, int pairs) {
+    std::vector<double> ns;
+    ns.reserve(static_cast<std::size_t>(pairs));
+    for (int i = 0; i < pairs; ++i) {
+        const std::size_t n = (static_cast<std::size_t>(i) % 16 + 1) * 64_KiB;
+        const auto begin = clock_type::now();
+        void* const p = a.allocate(s, n);
+        ns.push_back(std::chrono::duration<double, std::nano>(clock_type::now() - begin).count());
+        a.deallocate(s, p, n);
+    }
+    return percentiles(ns);
+}
+
+template <template <class> class Policy>
+void check_neighbours(gpu& device, const char* policy, int pairs, const streams& s) {
+    using arena = tenure::arena<Policy, gpu_hub>;
+    gpu_hub hub(device);
+    tenure::arena_group root({.name = "gpu", .max = 4_GiB});
+    arena calm(root, hub, {.name = "calm", .min = 256_MiB, .max = 1_GiB});
+    arena loud(root, hub, {.name = "loud", .max = 1_GiB});
+    (void)quiet(calm, s.a, 1000); // warm
+    // Alternately, so that drift of the machine does not count for one of the two.
+    std::vector<latency> alone;
+    std::vector<latency> beside;
+    std::size_t refused = 0;
+    for (int round = 0; round < 7; ++round) {
+        alone.push_back(quiet(calm, s.a, pairs));
+        std::atomic<bool> stop{false};
+        std::atomic<std::size_t> no{0};
+        std::thread hammer([&] {
+            std::vector<void*> held;
+            while (!stop) { // fills its limit, is refused, gives a half back
+                const auto r = loud.try_allocate(s.b, 32_MiB);
+                if (r) {
+                    held.push_back(*r);
+                    continue;
+                }
+                ++no;
+                for (std::size_t i = held.size() / 2; i-- > 0;) {
+                    loud.deallocate(s.b, held.back(), 32_MiB);
+                    held.pop_back();
+                }
+            }
+            for (void* p : held) loud.deallocate(s.b, p, 32_MiB);
+        });
+        while (no == 0) std::this_thread::yield();
+        beside.push_back(quiet(calm, s.a, pairs));
+        stop = true;
+        hammer.join();
+        refused += no;
+    }
+    const auto median = [](std::vector<latency> all, double latency::*which) {
+        std::sort(all.begin(), all.end(),
+                  [which](const latency& x, const latency& y) { return x.*which < y.*which; });
+        return all[all.size() / 2].*which;
+    };
+    const double p99_alone = median(alone, &latency::p99);
+    const double p99_beside = median(beside, &latency::p99);
+    std::printf("     neighbours/%s: alone p50 %.0f ns p99 %.0f ns p99.9 %.0f ns; beside one at its limit "
+                "(%zu refusals) "
+                "p50 %.0f ns p99 %.0f ns p99.9 %.0f ns; p99 ratio %.3f\n",
+                policy, median(alone, &latency::p50), p99_alone, median(alone, &latency::p999), refused,
+                median(beside, &latency::p50), p99_beside, median(beside, &latency::p999),
+                p99_beside / p99_alone);
+    say((std::string("neighbours/") + policy + "/p99_within_a_tenth").c_str(), p99_beside <= p99_alone * 1.1);
+    say((std::string("neighbours/") + policy + "/the_quiet_one_was_never_refused").c_str(),
+        calm.limits().refused == 0);
+}
+
+/// A guarantee holds against a neighbour that has filled everything else, and idle memory is lent.
+void check_limits(gpu& device, const streams& s) {
+    gpu_hub hub(device);
+    tenure::arena_group root({.name = "gpu", .max = 1_GiB});
+    using arena = tenure::arena<tenure::remap_pool, gpu_hub>;
+    arena sure(root, hub, {.name = "sure", .min = 300_MiB});
+    arena greedy(root, hub, {.name = "greedy"});
+    std::vector<void*> held;
+    while (const auto r = greedy.try_allocate(s.a, 20_MiB)) held.push_back(*r);
+    say("limits/others_stop_before_a_guarantee", root.limits().charged <= 1_GiB);
+    const auto r = sure.try_allocate(s.b, 300_MiB);
+    say("limits/a_guarantee_is_honoured", r.has_value());
+    if (r) sure.deallocate(s.b, *r, 300_MiB);
+    const auto over = greedy.try_allocate(s.a, 20_MiB);
+    say("limits/the_level_that_refuses_is_named",
+        !over && over.error().arena.view() == "gpu" &&
+            over.error().cause == tenure::failure_cause::ancestor_limit);
+    for (void* p : held) greedy.deallocate(s.a, p, 20_MiB);
+    TENURE_REQUIRE(cudaStreamSynchronize(s.a) == cudaSuccess);
+    const auto lent = sure.try_allocate(s.b, 900_MiB); // greedy's is idle now
+    say("limits/idle_memory_is_lent", lent.has_value() && greedy.limits().reclaimed != 0);
+    if (lent) sure.deallocate(s.b, *lent, 900_MiB);
+    TENURE_REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    sure.trim(0);
+    greedy.trim(0);
+    say("limits/everything_comes_back", root.limits().used == 0);
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+    const int handovers = argc > 1 ? std::atoi(argv[1]) : 10'000;
+    const int pairs = argc > 2 ? std::atoi(argv[2]) : 20'000;
+    const std::unique_ptr<gpu> device = open_or_skip();
+    const auto begin = clock_type::now();
+    {
+        const streams s;
+        check_limits(*device, s);
+        check_residue<tenure::best_fit_pool>(*device, "best_fit", handovers, s);
+        check_residue<tenure::buddy_pool>(*device, "buddy", handovers / 4, s);
+        check_residue<tenure::slab_pool>(*device, "slab", handovers / 4, s);
+        check_residue<tenure::caching_pool>(*device, "caching", handovers, s);
+        check_residue<tenure::async_pool>(*device, "async", handovers / 4, s, false);
+        if (device->supports_vmm()) check_residue<tenure::remap_pool>(*device, "remap", handovers, s);
+        check_scrub_speed(*device);
+        check_neighbours<tenure::best_fit_pool>(*device, "best_fit", pairs, s);
+        check_neighbours<tenure::caching_pool>(*device, "caching", pairs, s);
+        if (device->supports_vmm()) check_neighbours<tenure::remap_pool>(*device, "remap", pairs, s);
+        TENURE_CHECK(cudaPeekAtLastError() == cudaSuccess);
+    }
+    std::printf("%.1f s\n", seconds_since(begin));
+    return tenure::test::finish("tenancy");
+}
