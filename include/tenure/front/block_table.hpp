@@ -40,6 +40,11 @@ class block_table {
   public:
     using word = std::atomic<std::uint64_t>;
 
+    constexpr block_table() noexcept = default;
+    block_table(const block_table&) = delete;
+    block_table& operator=(const block_table&) = delete;
+
+    /// The one of the front ends. Others that keep a word a block have tables of their own, which live as long.
     static block_table& instance() noexcept { return table_; }
 
     /// Returns: the word of the granule at `p`; null if there is none: `p` is not a multiple of a granule, no address of
@@ -92,8 +97,6 @@ class block_table {
     struct leaf {
         std::array<std::atomic<word*>, chunks_per_leaf> chunks{};
     };
-
-    constexpr block_table() noexcept = default;
 
     static constexpr std::size_t chunk_of(std::uint64_t granule) noexcept {
         return granule >> word_bits & (chunks_per_leaf - 1);
