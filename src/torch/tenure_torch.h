@@ -13,12 +13,13 @@
  * on and off.
  *
  *     key                  where            meaning
- *     policy               install, arena   remap (default), caching, best_fit, async, fronted_remap,
+ *     policy               all of them      remap (default), caching, best_fit, async, fronted_remap,
  *                                           fronted_caching, fronted_best_fit; an arena's default is the one installed
  *     limit                install          bytes a device may give to all arenas together (default: none)
- *     share                install          on: memory can be given to other processes under every policy that can
- *                                           (default: off; policy=caching and policy=best_fit can without)
- *     <policy's option>    install, arena   as `tenure compare` names it, for example slack_divisor=100, mark_bytes=4MiB,
+ *     share                install, pool    on: memory can be given to other processes, or it fails to start; off: only
+ *                                           under policy=caching and policy=best_fit, which always can; default: where
+ *                                           the device can
+ *     <policy's option>    all of them      as `tenure compare` names it, for example slack_divisor=100, mark_bytes=4MiB,
  *                                           segment_bytes=64MiB, max_split=512MiB
  *
  * An unknown key or a bad value is a failure that says what is known.
