@@ -340,8 +340,8 @@ class allocator final : public native::CUDAAllocator, private out_of_memory_watc
             return true;
         });
         if (mine != nullptr) return shared;
-        if (former_in_use()) return former_->shareIpcHandle(p);
-        TORCH_CHECK(false, "invalid device pointer: ", p);
+        TORCH_CHECK(former_in_use(), "invalid device pointer: ", p);
+        return former_->shareIpcHandle(p);
     }
     std::shared_ptr<void> getIpcDevPtr(std::string handle) override {
         const int device = world_->current_device();

@@ -436,6 +436,7 @@ class heap final : private gate_listener {
     [[nodiscard]] statistics::values read_statistics() {
         const std::lock_guard lock(mutex_);
         if (!pending_.empty()) catch_up();
+        pools_changed_ = true; // a driver pool may have given memory back by itself
         look_at_reserve();
         counters_.device_calls(gate_.taken(), gate_.given_back());
         return counters_.read();
@@ -474,8 +475,7 @@ class heap final : private gate_listener {
                 pool->for_each_segment([&](const pool_segment& s) {
                     if (s.slot != nullptr) cut[s.slot].emplace(to_address(s.base), s.bytes);
                 });
-            for (const auto& s : slots_)
-                arena_painter(device_index(), known, cut[s.get()], out).draw(s->memory->snapshot());
+            for (const auto& s : slots_) draw_arena(*s, known, cut[s.get()], out);
         }
         for (const auto& [id, pool] : pools_)
             if (only == pool_id{0, 0} || only == id) draw_pool(*pool, out);
@@ -952,10 +952,10 @@ class heap final : private gate_listener {
 
     /// Effects: the statistics know what is reserved now. Costs one load if nothing has changed.
     void look_at_reserve() {
-        if (const std::uint64_t now = gate_.changes(); now == seen_changes_ && !pools_changed_)
+        const std::uint64_t now = gate_.changes();
+        if (now == seen_changes_ && !pools_changed_) [[likely]]
             return;
-        else
-            seen_changes_ = now;
+        seen_changes_ = now;
         pools_changed_ = false;
         std::size_t arenas = 0;
         std::size_t in_segments = 0;
@@ -974,6 +974,24 @@ class heap final : private gate_listener {
             for (const auto& s : slots_) s->memory->trim(0);
             look_at_reserve();
         }
+    }
+
+    void draw_arena(const arena_slot& s, const known_blocks& known, const holes& cut,
+                    std::vector<segment_info>& out) const {
+        const std::size_t first = out.size();
+        arena_painter(device_index(), known, cut, out).draw(s.memory->snapshot());
+        std::size_t drawn = s.in_segments;
+        for (std::size_t i = first; i < out.size(); ++i) drawn += out[i].total_size;
+        const std::size_t reserved = s.memory->usage().reserved.current;
+        if (drawn >= reserved) return;
+        // A driver pool does not say where its free memory is: it is drawn behind the last block.
+        segment_info unknown;
+        unknown.device = device_index();
+        unknown.is_large = true;
+        unknown.is_expandable = true;
+        if (first < out.size()) unknown.address = out.back().address + out.back().total_size;
+        draw_block(unknown, reserved - drawn, nullptr);
+        out.push_back(std::move(unknown));
     }
 
     void draw_pool(const private_pool& p, std::vector<segment_info>& out) const {
