@@ -69,19 +69,21 @@ class Run:
         self.workload, self.allocator = workload, allocator
         self.errors = tempfile.TemporaryFile()
         command = [sys.executable, str(PROGRAM), workload, "--allocator", allocator, "--steps", str(steps), "--wait"]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True
+        )
 
-    def _line(self, seconds):
-        """The next line that the process prints, or nothing if it takes longer than that or ends."""
+    def _line(self, seconds, begins):
+        """The next line that begins so (libraries print as well), or nothing if it takes too long or the process ends."""
         timer = threading.Timer(seconds, self.process.kill)
         timer.start()
         try:
-            return self.process.stdout.readline().strip()
+            return next((line.strip() for line in self.process.stdout if line.startswith(begins)), "")
         finally:
             timer.cancel()
 
     def ready(self, seconds):
-        return self._line(seconds) == "ready"
+        return self._line(seconds, "ready") != ""
 
     def result(self, seconds):
         """Lets it run. Returns: what it measured, or why there is nothing."""
@@ -91,14 +93,16 @@ class Run:
             self.process.stdin.flush()
         except OSError:
             return self.failure("ended before it began")
-        line = self._line(seconds)
-        try:
-            result = json.loads(line)
-        except ValueError:
+        line = self._line(seconds, "{")
+        if not line:
             took = time.monotonic() - start
-            return self.failure(f"gave no result within {seconds:.0f} s" if took >= seconds - 1 else f"gave no result: {line[:200]}")
-        status = self.process.wait(30)
-        result["exit_status"] = status
+            return self.failure(f"gave no result within {seconds:.0f} s" if took >= seconds else "gave no result")
+        result = json.loads(line)
+        try:
+            result["exit_status"] = self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.stop()
+            result["exit_status"] = "did not end"
         return result
 
     def failure(self, why):
@@ -134,7 +138,12 @@ def compare(results):
             failed = [r for r in runs if r["allocator"] == allocator and "error" in r]
             if not own and not failed:
                 continue
-            row = {"workload": workload, "allocator": allocator, "runs": len(own), "failed": [f["error"] for f in failed]}
+            row = {
+                "workload": workload,
+                "allocator": allocator,
+                "runs": len(own),
+                "failed": [f["error"] for f in failed],
+            }
             if own:
                 reserved = max(r["reserved_bytes.all.peak"] or 0 for r in own)
                 row.update(
@@ -192,17 +201,27 @@ def render(results):
                 ratio = f" ({r['ratio']:.3f})" if r["ratio"] else ""
                 cells += [f"{r['step_ms']:.2f}", gib(r["reserved_peak"]) + ratio]
         text.append(f"| {workload} | {gib(live)} | " + " | ".join(cells) + " |")
-    text += ["", "| workload | | losses | step against native | native's own spread | reserved / live |", "|---|---|---|---|---|---|"]
+    text += [
+        "",
+        "| workload | | losses | step against native | native's own spread | reserved / live |",
+        "|---|---|---|---|---|---|",
+    ]
     for a in answers:
-        losses = {True: "the same, bit for bit", False: "**different**", None: "native does not repeat its own"}[a["same_losses"]]
+        losses = {True: "the same, bit for bit", False: "**different**", None: "native does not repeat its own"}[
+            a["same_losses"]
+        ]
         speed = f"{a['slower_by_ms']:+.2f} ms" + ("" if a["not_slower"] else " **slower**")
         spread = "–" if a["native_spread_ms"] is None else f"{a['native_spread_ms']:.2f} ms"
-        memory = "–" if a["ratio"] is None else f"{a['ratio']:.3f}" + ("" if a["within_memory_goal"] else " **above 1.02**")
+        memory = (
+            "–" if a["ratio"] is None else f"{a['ratio']:.3f}" + ("" if a["within_memory_goal"] else " **above 1.02**")
+        )
         text.append(f"| {a['workload']} | {a['allocator']} | {losses} | {speed} | {spread} | {memory} |")
     failed = [r for r in results["runs"] if "error" in r]
     if failed:
         text += ["", "Runs that failed:", ""]
-        text += [f"* {r['workload']}, {r['allocator']}: {r['error']}: `{(r['said'] or ['-'])[-1][:200]}`" for r in failed]
+        text += [
+            f"* {r['workload']}, {r['allocator']}: {r['error']}: `{(r['said'] or ['-'])[-1][:200]}`" for r in failed
+        ]
     if results.get("left_out"):
         text += ["", "Not run, the time was up: " + ", ".join(results["left_out"]) + "."]
     return "\n".join(text) + "\n"
@@ -266,7 +285,10 @@ def main():
                     result = run.result(min(RUNNING, left))
                 results["runs"].append(result)
                 if "error" in result:
-                    print(f"{workload:22} {run.allocator:12} {result['error']}: {(result['said'] or ['-'])[-1]}", flush=True)
+                    print(
+                        f"{workload:22} {run.allocator:12} {result['error']}: {(result['said'] or ['-'])[-1]}",
+                        flush=True,
+                    )
                 else:
                     print(
                         f"{workload:22} {run.allocator:12} {result['step_ms']:9.2f} ms a step, reserved "
@@ -281,7 +303,8 @@ def main():
     print(render(results))
     _, answers = compare(results)
     held = answers and all(
-        a["same_losses"] is not False and a["not_slower"] and a["within_memory_goal"] and a["clean_exit"] for a in answers
+        a["same_losses"] is not False and a["not_slower"] and a["within_memory_goal"] and a["clean_exit"]
+        for a in answers
     )
     return 0 if held and not results["left_out"] and not any("error" in r for r in results["runs"]) else 1
 

@@ -59,6 +59,7 @@ STATISTICS = (
 
 def build_resnet_train(torch):
     import torchvision
+
     m = torchvision.models.resnet50().cuda().to(memory_format=torch.channels_last)
     o = torch.optim.SGD(m.parameters(), lr=0.01, momentum=0.9)
     x = torch.randn(64, 3, 224, 224, device="cuda").to(memory_format=torch.channels_last)
@@ -71,13 +72,16 @@ def build_resnet_train(torch):
         loss.backward()
         o.step()
         return loss
+
     return step
 
 
 def _gpt(torch, layers=12, width=1024, heads=16, ckpt=False, vocab=50304, ctx=1024):
     from transformers import GPT2Config, GPT2LMHeadModel
-    c = GPT2Config(n_layer=layers, n_embd=width, n_head=heads, vocab_size=vocab, n_positions=ctx,
-                   bos_token_id=0, eos_token_id=0)
+
+    c = GPT2Config(
+        n_layer=layers, n_embd=width, n_head=heads, vocab_size=vocab, n_positions=ctx, bos_token_id=0, eos_token_id=0
+    )
     m = GPT2LMHeadModel(c).cuda()
     if ckpt:
         m.gradient_checkpointing_enable()
@@ -100,6 +104,7 @@ def build_gpt_varlen_train(torch):
         loss.backward()
         o.step()
         return loss
+
     return step
 
 
@@ -129,14 +134,23 @@ def build_gpt_ckpt_lora_train(torch):
         loss.backward()
         o.step()
         return loss
+
     return step
 
 
 def build_llm_decode(torch):
     """Batched generation with a growing key/value cache, requests of random length arriving and leaving."""
     from transformers import LlamaConfig, LlamaForCausalLM
-    c = LlamaConfig(hidden_size=1024, intermediate_size=2816, num_hidden_layers=12, num_attention_heads=16,
-                    num_key_value_heads=8, vocab_size=32000, max_position_embeddings=4096)
+
+    c = LlamaConfig(
+        hidden_size=1024,
+        intermediate_size=2816,
+        num_hidden_layers=12,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        vocab_size=32000,
+        max_position_embeddings=4096,
+    )
     m = LlamaForCausalLM(c).cuda().to(torch.bfloat16).eval()
     r = random.Random(3)
 
@@ -153,14 +167,19 @@ def build_llm_decode(torch):
             out = m(input_ids=tok, past_key_values=past, use_cache=True)
             past, tok = out.past_key_values, out.logits[:, -1:].argmax(-1)
         return tok.sum()
+
     return step
 
 
 def build_detection_train(torch):
     """Object detection with images of every size: the classic fragmentation workload."""
     import torchvision
-    m = torchvision.models.detection.fasterrcnn_resnet50_fpn(weights=None, weights_backbone=None,
-                                                             num_classes=91).cuda().train()
+
+    m = (
+        torchvision.models.detection.fasterrcnn_resnet50_fpn(weights=None, weights_backbone=None, num_classes=91)
+        .cuda()
+        .train()
+    )
     o = torch.optim.SGD(m.parameters(), lr=1e-4, momentum=0.9)
     r = random.Random(5)
 
@@ -178,6 +197,7 @@ def build_detection_train(torch):
         loss.backward()
         o.step()
         return loss
+
     return step
 
 
@@ -202,13 +222,17 @@ def build_gnn_train(torch):
         loss.backward()
         o.step()
         return loss
+
     return step
 
 
 def build_multistream_prefetch(torch):
     """A copy stream prefetches batches and record_stream hands them to the compute stream; two compute streams."""
-    m = torch.nn.Sequential(*[torch.nn.Sequential(torch.nn.Linear(4096, 4096), torch.nn.GELU())
-                              for _ in range(6)]).cuda().to(torch.bfloat16)
+    m = (
+        torch.nn.Sequential(*[torch.nn.Sequential(torch.nn.Linear(4096, 4096), torch.nn.GELU()) for _ in range(6)])
+        .cuda()
+        .to(torch.bfloat16)
+    )
     copy, side = torch.cuda.Stream(), torch.cuda.Stream()
     r = random.Random(17)
     host = torch.randn(8192, 4096).pin_memory()
@@ -238,6 +262,7 @@ def build_multistream_prefetch(torch):
         loss.backward()
         m.zero_grad(set_to_none=True)
         return loss
+
     return step
 
 

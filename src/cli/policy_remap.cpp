@@ -13,6 +13,12 @@ const std::vector<option_entry<remap_options>>& remap_option_table() {
         bytes_option("most_handle_bytes", &options::most_handle_bytes, "the most"),
         count_option("handles_per_pool", &options::handles_per_pool,
                      "a handle is at most this part of the pool"),
+        count_option("handles_per_request", &options::handles_per_request,
+                     "what is bought for one request may come in handles this part of it; 0: the size does "
+                     "not matter"),
+        count_option("purchases_per_pool", &options::purchases_per_pool,
+                     "at least this part of the pool is bought at once; 0: what is missing"),
+        bytes_option("least_purchase_bytes", &options::least_purchase_bytes, "and at least this much"),
         bytes_option("small_handle_bytes", &options::small_handle_bytes, "what small homes grow by"),
         count_option("slack_divisor", &options::slack_divisor,
                      "what the pool may hold over its peak: peak / this"),

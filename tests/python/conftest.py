@@ -52,7 +52,8 @@ def fake_torch(tmp_path):
     def make(version="2.11.0+cu130", cuda="13.0", body=""):
         package = tmp_path / "fake" / "torch"
         package.mkdir(parents=True, exist_ok=True)
-        (package / "__init__.py").write_text(textwrap.dedent(f"""\
+        (package / "__init__.py").write_text(
+            textwrap.dedent(f"""\
             from . import version
             __version__ = {version!r}
             LOADED = True
@@ -60,7 +61,8 @@ def fake_torch(tmp_path):
                 is_available = staticmethod(lambda: False)
                 is_initialized = staticmethod(lambda: False)
             {body}
-            """))
+            """)
+        )
         (package / "version.py").write_text(f"cuda = {cuda!r}\n")
         (package / "sub.py").write_text("import torch\nSEEN = torch.LOADED\n")
         return tmp_path / "fake"

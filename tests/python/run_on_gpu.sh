@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Everything about PyTorch that needs a GPU, in one call of less than ten minutes: the feature tests under native, tenure and
-# pluggable, then the workloads under native, tenure, expandable segments and cudaMallocAsync.
+# Everything about PyTorch that needs a GPU, in one call of less than ten minutes: the feature tests under native, tenure,
+# pluggable and RMM's, then the workloads under native, tenure, expandable segments and cudaMallocAsync.
 #
 #     tests/python/run_on_gpu.sh LIBRARY RESULTS [WHEELS]
 #
 # LIBRARY: the folder with libtenure_torch.so. RESULTS: made if need be; gets log.txt, features.json, features.md,
 # workloads.json and workloads.md, each rewritten as it goes. WHEELS: a folder with wheels of what this Python may lack (for
-# the tests pytest, for the workloads torchvision, transformers and what they need); only what cannot be imported is taken.
+# the tests pytest and RMM, for the workloads torchvision, transformers and what they need); only what is missing is taken.
 #
-# Environment: PYTHON (python3), FEATURE_SECONDS (230), WORKLOAD_SECONDS (310); 0 leaves a part out. ALLOCATORS
-# (native,tenure,pluggable) and RUNS (native=3,tenure=3,expandable=1,async=1) for fewer or others, as tenure:caching.
+# Environment: PYTHON (python3), FEATURE_SECONDS (220), WORKLOAD_SECONDS (300); 0 leaves a part out. ALLOCATORS
+# (native,tenure,pluggable,rmm) and RUNS (native=3,tenure=3,expandable=1,async=1) for fewer or others, as tenure:caching.
 # Exit: 77 where there is no GPU, 1 if something that tenure promises failed.
 set -uo pipefail
 
@@ -18,7 +18,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 mkdir -p "$2"
 library=$(cd "$1" && pwd) results=$(cd "$2" && pwd) wheels=${3:-}
 python=${PYTHON:-python3}
-feature_seconds=${FEATURE_SECONDS:-230} workload_seconds=${WORKLOAD_SECONDS:-310}
+feature_seconds=${FEATURE_SECONDS:-220} workload_seconds=${WORKLOAD_SECONDS:-300}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
@@ -66,7 +66,7 @@ status=0
 if [ "$feature_seconds" != 0 ]; then
     start=$SECONDS
     limited $((feature_seconds + 20)) "$python" "$root/tests/python/gpu/features.py" --seconds "$feature_seconds" \
-        --allocators "${ALLOCATORS:-native,tenure,pluggable}" --json "$results/features.json" --markdown "$results/features.md" ||
+        --allocators "${ALLOCATORS:-native,tenure,pluggable,rmm}" --json "$results/features.json" --markdown "$results/features.md" ||
         status=1
     echo "-- features: $((SECONDS - start)) s"
 fi

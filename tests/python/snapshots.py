@@ -11,7 +11,13 @@ def event(action, addr, size, stream=0, time_us=0):
 
 
 def block(size, state="inactive", requested=None, **more):
-    return {"size": size, "state": state, "requested_size": size if requested is None else requested, "frames": [], **more}
+    return {
+        "size": size,
+        "state": state,
+        "requested_size": size if requested is None else requested,
+        "frames": [],
+        **more,
+    }
 
 
 def segment(address, blocks, device=0, stream=0):

@@ -47,12 +47,16 @@ def test_looking_for_torch_does_not_import_it(run_python, fake_torch):
 
 
 def test_a_program_without_torch_runs_as_ever(run_python):
-    result = run_python("-c", SITE + "try: import torch_that_is_not_there\nexcept ImportError as e: print(e.name)", TENURE_TORCH=1)
+    result = run_python(
+        "-c", SITE + "try: import torch_that_is_not_there\nexcept ImportError as e: print(e.name)", TENURE_TORCH=1
+    )
     assert (result.stdout.strip(), result.stderr) == ("torch_that_is_not_there", "")
 
 
 def test_what_cannot_be_had_fails_the_import_and_says_why(run_python, fake_torch, unloadable):
-    result = run_python("-c", SITE + "import torch", path=[fake_torch()], TENURE_TORCH=1, TENURE_TORCH_LIBRARY=unloadable)
+    result = run_python(
+        "-c", SITE + "import torch", path=[fake_torch()], TENURE_TORCH=1, TENURE_TORCH_LIBRARY=unloadable
+    )
     assert result.returncode == 1
     assert "ImportError: TENURE_TORCH=1 asks for tenure, and it cannot be had" in result.stderr
     assert "cannot load" in result.stderr
@@ -60,7 +64,11 @@ def test_what_cannot_be_had_fails_the_import_and_says_why(run_python, fake_torch
 
 def test_auto_goes_on_with_a_warning(run_python, fake_torch, unloadable):
     result = run_python(
-        "-c", SITE + "import torch; print(torch.LOADED)", path=[fake_torch()], TENURE_TORCH="auto", TENURE_TORCH_LIBRARY=unloadable
+        "-c",
+        SITE + "import torch; print(torch.LOADED)",
+        path=[fake_torch()],
+        TENURE_TORCH="auto",
+        TENURE_TORCH_LIBRARY=unloadable,
     )
     assert result.stdout.strip() == "True" and "torch keeps its own allocator" in result.stderr
 
@@ -71,5 +79,7 @@ def test_other_values_are_named(run_python):
 
 
 def test_an_error_in_torch_itself_stays_that_error(run_python, fake_torch):
-    result = run_python("-c", SITE + RECORDING + "import torch", path=[fake_torch(body="raise OSError('broken torch')")], TENURE_TORCH=1)
+    result = run_python(
+        "-c", SITE + RECORDING + "import torch", path=[fake_torch(body="raise OSError('broken torch')")], TENURE_TORCH=1
+    )
     assert result.returncode == 1 and "OSError: broken torch" in result.stderr and "install" not in result.stdout

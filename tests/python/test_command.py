@@ -53,13 +53,22 @@ def test_trace_of_several_devices(run_python, tmp_path):
     target = tmp_path / "out.csv.gz"
     result = run_python("-m", "tenure", "trace", source, "-o", target)
     assert result.returncode == 2
-    assert result.stderr == f"tenure: {source}: devices 0, 2 have a history: choose one with --device N, or --device all\n"
+    assert (
+        result.stderr == f"tenure: {source}: devices 0, 2 have a history: choose one with --device N, or --device all\n"
+    )
     assert run_python("-m", "tenure", "trace", source, "-o", target, "--device", "2").returncode == 0
     assert run_python("-m", "tenure", "trace", source, "-o", target, "--device", "all").returncode == 0
-    assert {p.name for p in tmp_path.iterdir()} == {"a.pickle", "out.csv.gz", "out.device0.csv.gz", "out.device2.csv.gz"}
+    assert {p.name for p in tmp_path.iterdir()} == {
+        "a.pickle",
+        "out.csv.gz",
+        "out.device0.csv.gz",
+        "out.device2.csv.gz",
+    }
 
 
-@pytest.mark.parametrize("content", [b"", b"text", pickle.dumps({}), pickle.dumps(os.system), pickle.dumps(snapshot([]))])
+@pytest.mark.parametrize(
+    "content", [b"", b"text", pickle.dumps({}), pickle.dumps(os.system), pickle.dumps(snapshot([]))]
+)
 def test_trace_refuses_in_one_line_and_writes_nothing(run_python, tmp_path, content):
     source = tmp_path / "a.pickle"
     source.write_bytes(content)
@@ -83,7 +92,9 @@ def test_files_that_cannot_be_read_or_written_are_named(run_python, tmp_path):
 
 def test_compare_replays_snapshots_as_they_are(run_python, tmp_path, command):
     source = write(tmp_path / "step.pickle", snapshot([event("free_requested", 512, 1 << 20), event("alloc", 1024, 9)]))
-    result = run_python("-m", "tenure", "compare", source, "--policy", "remap", "--repeat", "1", "--json", "-", TENURE_COMMAND=command)
+    result = run_python(
+        "-m", "tenure", "compare", source, "--policy", "remap", "--repeat", "1", "--json", "-", TENURE_COMMAND=command
+    )
     assert result.returncode == 0, result.stderr
     (row,) = json.loads(result.stdout)
     assert (row["trace"], row["policy"], row["events"]) == ("step", "remap", 4)
@@ -95,7 +106,20 @@ def test_compare_takes_snapshots_and_traces_together_and_every_device(run_python
     one = write(tmp_path / "one.pickle", snapshot([event("alloc", 512, 7)], [event("alloc", 512, 8)]))
     two = tmp_path / "two.csv"
     two.write_text("t_us,op,id,bytes,stream\n0,a,0,7,0\n")
-    result = run_python("-m", "tenure", "compare", one, two, "--policy", "caching", "--repeat", "1", "--json", "-", TENURE_COMMAND=command)
+    result = run_python(
+        "-m",
+        "tenure",
+        "compare",
+        one,
+        two,
+        "--policy",
+        "caching",
+        "--repeat",
+        "1",
+        "--json",
+        "-",
+        TENURE_COMMAND=command,
+    )
     assert result.returncode == 0, result.stderr
     assert [row["trace"] for row in json.loads(result.stdout)] == ["one.device0", "one.device1", "two"]
 

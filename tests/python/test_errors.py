@@ -27,7 +27,16 @@ def test_the_version_is_there(run_python):
 
 @pytest.mark.parametrize(
     "call",
-    ["install()", "arena('a')", "arenas()", "mem_pool()", "stats()", "policies()", "set_limit('1GiB')", "current_arena()"],
+    [
+        "install()",
+        "arena('a')",
+        "arenas()",
+        "mem_pool()",
+        "stats()",
+        "policies()",
+        "set_limit('1GiB')",
+        "current_arena()",
+    ],
 )
 def test_without_torch_every_function_says_so(run_python, call):
     result = run_python("-c", NO_TORCH + f"import tenure.torch as t\ntry: t.{call}\nexcept ImportError as e: print(e)")
@@ -37,7 +46,9 @@ def test_without_torch_every_function_says_so(run_python, call):
 def test_without_the_library_the_error_says_how_to_build_it(run_python, fake_torch):
     if (SOURCE / "tenure" / "lib").exists():
         pytest.skip("the source tree has a library in it")
-    result = run_python("-c", "import tenure.torch as t\ntry: t.install()\nexcept ImportError as e: print(e)", path=[fake_torch()])
+    result = run_python(
+        "-c", "import tenure.torch as t\ntry: t.install()\nexcept ImportError as e: print(e)", path=[fake_torch()]
+    )
     assert "without libtenure_torch.so" in result.stdout and "pip install --no-build-isolation" in result.stdout
 
 

@@ -48,7 +48,15 @@ def test_streams_are_numbered_in_order_of_first_use_and_the_default_stream_is_0(
 
 
 def test_a_clock_that_steps_back_does_not_make_time_fall():
-    made = trace.convert(snapshot([event("alloc", 512, 1, time_us=50), event("alloc", 1024, 1, time_us=49), event("alloc", 2048, 1, time_us=60)]))
+    made = trace.convert(
+        snapshot(
+            [
+                event("alloc", 512, 1, time_us=50),
+                event("alloc", 1024, 1, time_us=49),
+                event("alloc", 2048, 1, time_us=60),
+            ]
+        )
+    )
     assert [e.t_us for e in made.events] == [0, 0, 10]
 
 
@@ -94,7 +102,9 @@ def test_a_block_that_waited_for_a_stream_at_the_start_is_freed_there():
 
 
 def test_blocks_that_segments_show_were_there_from_start_to_end():
-    held = segment(4096, [block(1024, "active_allocated", 1000), block(512), block(2048, "active_pending_free", 1999)], stream=5)
+    held = segment(
+        4096, [block(1024, "active_allocated", 1000), block(512), block(2048, "active_pending_free", 1999)], stream=5
+    )
     made = trace.convert(snapshot([event("alloc", 1 << 30, 7)], segments=[held]))
     assert lines(made) == ["a 0 1000 1", "a 1 1999 1", "a 2 7 0"]
     assert made.live_at_start == 2
@@ -110,7 +120,9 @@ def test_blocks_without_addresses_tile_their_segment():
 
 
 def test_segments_of_other_devices_are_not_counted():
-    made = trace.convert(snapshot([event("alloc", 512, 7)], segments=[segment(4096, [block(512, "active_allocated")], device=1)]))
+    made = trace.convert(
+        snapshot([event("alloc", 512, 7)], segments=[segment(4096, [block(512, "active_allocated")], device=1)])
+    )
     assert made.live_at_start == 0
 
 
@@ -127,7 +139,9 @@ def test_cut_recordings_hold_at_every_moment_what_the_whole_one_held():
             live += e.bytes if e.op == "a" else -e.bytes if e.op == "c" else 0
             seen.append(live)
         true_live = [
-            sum(size for size, _, start, _, end in program.true_lives if start <= index and (end is None or end > index))
+            sum(
+                size for size, _, start, _, end in program.true_lives if start <= index and (end is None or end > index)
+            )
             for index, entry in enumerate(program.history)
             if index >= cut and entry["action"] in ("alloc", "free_requested", "free_completed")
         ]
@@ -230,7 +244,8 @@ def test_histories_that_are_none_are_refused_with_a_reason(history, why):
 
 
 @pytest.mark.parametrize(
-    "bad", [3, {"device": 0, "blocks": 7}, {"device": 0, "blocks": [3]}, {"device": 0, "blocks": [{"state": "inactive"}]}]
+    "bad",
+    [3, {"device": 0, "blocks": 7}, {"device": 0, "blocks": [3]}, {"device": 0, "blocks": [{"state": "inactive"}]}],
 )
 def test_segments_that_are_none_are_refused(bad):
     with pytest.raises(trace.SnapshotError, match="segment 0"):

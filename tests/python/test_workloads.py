@@ -34,7 +34,14 @@ def answer(*runs):
 
 
 def test_allocators_take_turns():
-    assert run_workloads.turns({"native": 3, "tenure": 2, "async": 1}) == ["native", "tenure", "async", "native", "tenure", "native"]
+    assert run_workloads.turns({"native": 3, "tenure": 2, "async": 1}) == [
+        "native",
+        "tenure",
+        "async",
+        "native",
+        "tenure",
+        "native",
+    ]
 
 
 def test_speed_is_measured_against_natives_own_spread():
@@ -42,7 +49,9 @@ def test_speed_is_measured_against_natives_own_spread():
     assert answer(*native, run("tenure", 10.5))["not_slower"] is True
     assert answer(*native, run("tenure", 10.7))["not_slower"] is False
     assert answer(*native, run("tenure", 9.0))["not_slower"] is True
-    assert answer(run("native", 10.0), run("tenure", 9.0))["not_slower"] is False, "one run has no spread to compare with"
+    assert answer(run("native", 10.0), run("tenure", 9.0))["not_slower"] is False, (
+        "one run has no spread to compare with"
+    )
 
 
 def test_losses_count_where_native_repeats_its_own():
@@ -70,7 +79,9 @@ def test_failures_and_exits_are_seen():
 
 
 def test_the_table_shows_each_allocator():
-    text = run_workloads.render(results(run("native", 10.0), run("native", 10.25), run("tenure", 9.0, reserved=GIB), run("async", 12.0)))
+    text = run_workloads.render(
+        results(run("native", 10.0), run("native", 10.25), run("tenure", 9.0, reserved=GIB), run("async", 12.0))
+    )
     assert "| w | 1.00 | 10.12 | 2.00 (2.000) | 9.00 | 1.00 (1.000) | 12.00 | 2.00 (2.000) |" in text
     assert "| w | tenure | the same, bit for bit | -1.12 ms | 0.25 ms | 1.000 |" in text
 
@@ -78,9 +89,15 @@ def test_the_table_shows_each_allocator():
 @pytest.mark.parametrize(
     "body, expected",
     [
-        ("print('ready', flush=True); input(); print('{\"step_ms\": 1}')", {"step_ms": 1, "exit_status": 0}),
+        (
+            "print('words'); print('ready', flush=True); input(); print('more words'); print('{\"step_ms\": 1}')",
+            {"step_ms": 1, "exit_status": 0},
+        ),
         ("print('ready', flush=True); input(); print('{\"step_ms\": 1}', flush=True); sys.exit(3)", {"exit_status": 3}),
-        ("print('ready', flush=True); input(); print('oops', file=sys.stderr); sys.exit(1)", {"error": "gave no result: ", "said": ["oops"]}),
+        (
+            "print('ready', flush=True); input(); print('oops', file=sys.stderr); sys.exit(1)",
+            {"error": "gave no result", "said": ["oops"]},
+        ),
         ("print('ready', flush=True); input(); time.sleep(60)", {"error": "gave no result within 2 s"}),
         ("sys.exit('no model')", {"error": "did not become ready", "said": ["no model"]}),
     ],

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zlib
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
@@ -41,6 +42,7 @@ def _convert(arguments: argparse.Namespace) -> int:
 
 
 def _convert_loaded(snapshot: trace.Snapshot, arguments: argparse.Namespace) -> int:
+    targets: Dict[Optional[int], str]
     if arguments.device == "all":
         targets = {device: _trace_path(arguments.output, device) for device in trace.devices(snapshot)}
         if not targets:
@@ -100,7 +102,7 @@ def _is_snapshot(path: str) -> bool:
         if start == b"\x1f\x8b":
             with gzip.open(path) as unpacked:
                 start = unpacked.read(1)
-    except (OSError, EOFError):
+    except (OSError, EOFError, zlib.error):
         return False  # `tenure` has better words for what is wrong with it
     return start[:1] == b"\x80"
 
@@ -113,7 +115,8 @@ def _traces_of(snapshot_path: str, folder: str) -> List[str]:
             name = name[: -len(ending)]
     used = trace.devices(snapshot)
     paths = []
-    for device in used or [None]:  # without any, convert says what is missing
+    chosen: List[Optional[int]] = [*used] or [None]
+    for device in chosen:  # without any, convert says what is missing
         suffix = f".device{device}" if len(used) > 1 else ""
         path = os.path.join(folder, f"{name}{suffix}.csv.gz")
         try:
@@ -224,9 +227,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     convert.add_argument("snapshot", help="what torch.cuda.memory._dump_snapshot wrote")
     convert.add_argument("-o", "--output", required=True, help="the trace; compressed if it ends in .gz")
-    convert.add_argument(
-        "--device", type=_device_argument, help="whose history; all: a file each, OUT.deviceN.csv.gz"
-    )
+    convert.add_argument("--device", type=_device_argument, help="whose history; all: a file each, OUT.deviceN.csv.gz")
     convert.add_argument("--quiet", action="store_true", help="print nothing")
     convert.set_defaults(run=_convert)
 

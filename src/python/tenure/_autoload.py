@@ -92,7 +92,8 @@ class _Loader(importlib.abc.Loader):
         return getattr(self._inner, name)
 
     def create_module(self, spec: ModuleSpec) -> Optional[ModuleType]:
-        return self._inner.create_module(spec)
+        module: Optional[ModuleType] = self._inner.create_module(spec)
+        return module
 
     def exec_module(self, module: ModuleType) -> None:
         if module.__spec__ is not None:

@@ -89,17 +89,17 @@ class Library:
 
     def error(self) -> str:
         """Why this thread's last call failed."""
-        return self.last_error().decode("utf-8", "replace")
+        return str(self.last_error().decode("utf-8", "replace"))
 
     @property
     def built_for_torch(self) -> str:
         """The version of torch that it was built against."""
-        return self.built_for().decode()
+        return str(self.built_for().decode())
 
     @property
     def policy_names(self) -> List[str]:
         """The policies that it offers."""
-        return self.policies().decode().split()
+        return list(map(str, self.policies().decode().split()))
 
 
 def find() -> Optional[Path]:

@@ -38,8 +38,7 @@ def parse_bytes(size: ByteSize) -> int:
 
     def refuse(why: str) -> ValueError:
         return ValueError(
-            f'invalid size "{size}": {why} '
-            "(write whole bytes, or a whole number with KiB, MiB, GiB, TiB: 512MiB)"
+            f'invalid size "{size}": {why} (write whole bytes, or a whole number with KiB, MiB, GiB, TiB: 512MiB)'
         )
 
     digits = _NUMBER.match(size)

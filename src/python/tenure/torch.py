@@ -33,6 +33,7 @@ import sys
 import threading
 import weakref
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 from . import _library
@@ -69,7 +70,7 @@ def _torch() -> Any:
     return torch
 
 
-def _version_built_for(path: Any) -> Optional[str]:
+def _version_built_for(path: Path) -> Optional[str]:
     """What the build wrote beside the library: readable also where the library itself cannot be loaded."""
     try:
         return (path.parent / "torch_version.txt").read_text(encoding="ascii").strip()
@@ -109,7 +110,9 @@ def _load() -> _library.Library:
         try:
             library = _library.Library(path)
         except OSError as error:
-            raise ImportError(f"torch {version} cannot load {path}: {error}; build it for this torch: {_HOW_TO_BUILD}") from error
+            raise ImportError(
+                f"torch {version} cannot load {path}: {error}; build it for this torch: {_HOW_TO_BUILD}"
+            ) from error
         if library.check(version.encode()) != 0:
             raise ImportError(library.error())
         _loaded = library
@@ -132,7 +135,7 @@ def _need_device(torch: Any) -> None:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         hint = f" (CUDA_VISIBLE_DEVICES is {visible!r})" if visible is not None else ""
         raise TenureError(
-            f"there is no CUDA device{hint}: tenure.torch.install() has nothing to manage; "
+            f"there is no CUDA device{hint}, so there is nothing to manage; "
             "`nvidia-smi` and torch.cuda.is_available() say what the machine and torch see"
         )
 
@@ -151,8 +154,8 @@ def install(policy: str = "remap", limit: Optional[ByteSize] = None, **options: 
         limit: bytes that each device may give to torch together, for example ``"20GiB"``; beyond it
             ``torch.cuda.OutOfMemoryError``. ``None``: all there is.
         **options: of the policy, as ``tenure compare --help`` lists them, for example ``slack_divisor=100`` or
-            ``mark_bytes="4MiB"``; and ``share=True``: memory can be given to other processes under every policy
-            that can.
+            ``mark_bytes="4MiB"``; and ``share``, whether memory can be given to other processes: where the device
+            can, unless it is said otherwise.
 
     Raises:
         ImportError: torch, the library, or the right version of either is missing; the message says what to do.
@@ -170,7 +173,9 @@ def _install_unasked(options: Dict[str, Any]) -> None:
     _install(_load(), options.pop("policy", "remap"), options.pop("limit", None), options)
 
 
-def _install(library: _library.Library, policy: str, limit: Optional[ByteSize], options: Dict[str, OptionValue]) -> None:
+def _install(
+    library: _library.Library, policy: str, limit: Optional[ByteSize], options: Dict[str, OptionValue]
+) -> None:
     chosen: Dict[str, OptionValue] = {"policy": policy}
     if limit is not None:
         chosen["limit"] = _library.limit_bytes(limit)
@@ -296,9 +301,7 @@ class Arena(contextlib.ContextDecorator):
     def trim(self, keep: ByteSize = 0, device: Optional[int] = None) -> int:
         """Give free memory back to the device, down to ``keep`` bytes held. Returns: how many bytes it was."""
         given_back = ctypes.c_uint64(0)
-        self._library.call(
-            "arena_trim", self.id, _device(device), _library.limit_bytes(keep), ctypes.byref(given_back)
-        )
+        self._library.call("arena_trim", self.id, _device(device), _library.limit_bytes(keep), ctypes.byref(given_back))
         return given_back.value
 
     def usage(self) -> List[Usage]:
@@ -394,6 +397,7 @@ def mem_pool(
     """
     torch = _torch()
     library = _load()
+    _need_device(torch)
     _reap(library)
     name = f"pool {next(_pool_numbers)}" if name is None else name
     number, allocate, free = ctypes.c_uint64(0), ctypes.c_void_p(), ctypes.c_void_p()

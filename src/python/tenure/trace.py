@@ -106,9 +106,13 @@ class Trace:
         """What a reader of the trace should know about how complete it is; empty if nothing."""
         notes = []
         if self.live_at_start:
-            notes.append(f"{self.live_at_start} blocks were there before the recording began; the trace allocates them first")
+            notes.append(
+                f"{self.live_at_start} blocks were there before the recording began; the trace allocates them first"
+            )
         if self.gaps:
-            notes.append(f"the history has gaps (it was off in between): {self.gaps} times a missing allocation or free was put in")
+            notes.append(
+                f"the history has gaps (it was off in between): {self.gaps} times a missing allocation or free was put in"
+            )
         if self.refused:
             notes.append(f"the recorded program was refused memory {self.refused} times; those requests are left out")
         return notes
@@ -124,7 +128,9 @@ class _PlainUnpickler(pickle.Unpickler):
         )
 
     def persistent_load(self, pid: Any) -> Any:
-        raise SnapshotError("the pickle refers to objects outside of it; a memory snapshot is plain data, so this is not one")
+        raise SnapshotError(
+            "the pickle refers to objects outside of it; a memory snapshot is plain data, so this is not one"
+        )
 
 
 def load(source: Source) -> Snapshot:
@@ -140,30 +146,23 @@ def load(source: Source) -> Snapshot:
     """
     if isinstance(source, (str, os.PathLike)):
         with open(source, "rb") as file:
-            return _named(os.fspath(source), _load_file, file)
-    if hasattr(source, "read"):
-        return _load_file(source)  # type: ignore[arg-type]
+            try:
+                return _load_file(file)
+            except SnapshotError as error:
+                raise SnapshotError(f"{os.fspath(source)}: {error}") from error.__cause__
+    if not isinstance(source, dict) and hasattr(source, "read"):
+        return _load_file(source)
     return _check(source)
 
 
-def _named(name: str, reader: Any, file: BinaryIO) -> Snapshot:
-    try:
-        return reader(file)
-    except SnapshotError as error:
-        raise SnapshotError(f"{name}: {error}") from error.__cause__
-
-
 def _load_file(file: BinaryIO) -> Snapshot:
-    buffered = io.BufferedReader(file) if not hasattr(file, "peek") else file  # type: ignore[arg-type]
-    start = buffered.peek(2)[:2]  # type: ignore[attr-defined]
-    if not start:
+    content = file.read()
+    if not content:
         raise SnapshotError("the file is empty")
     try:
-        if start == b"\x1f\x8b":
-            with gzip.open(buffered) as unpacked:
-                value = _PlainUnpickler(unpacked).load()
-        else:
-            value = _PlainUnpickler(buffered).load()
+        if content[:2] == b"\x1f\x8b":
+            content = gzip.decompress(content)
+        value = _PlainUnpickler(io.BytesIO(content)).load()
     except SnapshotError:
         raise
     except EOFError as error:
@@ -222,9 +221,7 @@ def convert(snapshot: Source, *, device: Optional[int] = None) -> Trace:
     return _Conversion(device).run(whole["device_traces"][device], whole["segments"])
 
 
-def write(
-    snapshot: Source, path: Union[str, "os.PathLike[str]"], *, device: Optional[int] = None
-) -> Trace:
+def write(snapshot: Source, path: Union[str, "os.PathLike[str]"], *, device: Optional[int] = None) -> Trace:
     """Convert a snapshot and write the trace to ``path`` (see :meth:`Trace.write`).
 
     Returns: the trace.
@@ -300,21 +297,22 @@ class _Conversion:
             if late is not None:  # neither its completion nor the next block's allocation was recorded
                 self.trace.gaps += 1
                 self._step("c", late)
-            block = self.held.pop(address, None) or self._block_before(address, size, stream)
+            held = self.held.pop(address, None)
+            block = self._block_before(address, size, stream) if held is None else held
             self._step("f", block)
             if self.completions:
                 self.waiting[address] = block
             else:
                 self._step("c", block)
         else:
-            block = self.waiting.pop(address, None)
-            if block is None:
-                block = self.held.pop(address, None)
-                if block is not None:  # its request to be freed was not recorded
-                    self.trace.gaps += 1
-                    self._step("f", block)
-                else:
-                    block = self._block_before(address, size, stream, freed=True)
+            if address in self.waiting:
+                block = self.waiting.pop(address)
+            elif address in self.held:  # its request to be freed was not recorded
+                block = self.held.pop(address)
+                self.trace.gaps += 1
+                self._step("f", block)
+            else:
+                block = self._block_before(address, size, stream, freed=True)
             self._step("c", block)
 
     def _end_what_was_there(self, address: int) -> None:

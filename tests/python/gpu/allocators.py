@@ -3,6 +3,7 @@
     native      torch's own
     tenure      this project's; tenure:caching is the policy caching
     pluggable   torch.cuda.memory.CUDAPluggableAllocator around cudaMalloc and cudaFree, compiled here
+    rmm         RMM's integration, rmm.allocators.torch, over the driver's stream-ordered pool
 
 TENURE_TEST_ALLOCATOR names one (default: tenure). Programs that the tests start, and the children that those start, call
 `install()` first thing.
@@ -119,4 +120,12 @@ def install(which=None, **options):
         allocator = torch.cuda.memory.CUDAPluggableAllocator(source_library(), "source_malloc", "source_free")
         torch.cuda.memory.change_current_allocator(allocator)
         return
-    raise ValueError(f"{VARIABLE} is {which!r}: it may be native, tenure, tenure:POLICY or pluggable")
+    if which == "rmm":
+        import rmm
+        import torch
+        from rmm.allocators.torch import rmm_torch_allocator
+
+        rmm.mr.set_current_device_resource(rmm.mr.CudaAsyncMemoryResource())
+        torch.cuda.memory.change_current_allocator(rmm_torch_allocator)
+        return
+    raise ValueError(f"{VARIABLE} is {which!r}: it may be native, tenure, tenure:POLICY, pluggable or rmm")

@@ -10,6 +10,7 @@ import inspect
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import textwrap
@@ -46,13 +47,13 @@ def _missing():
             return str(error)
     try:
         allocators.install()
-    except (OSError, subprocess.CalledProcessError) as error:
+    except (ImportError, OSError, subprocess.CalledProcessError) as error:
         return f"the allocator {allocators.name()} cannot be had: {error}"
     return ""
 
 
 def _is_ours(item):
-    return HERE in pathlib.Path(str(item.fspath)).resolve().parents
+    return HERE in item.path.resolve().parents
 
 
 def pytest_collection_modifyitems(items):
@@ -82,7 +83,7 @@ def _about(item):
     own = inspect.getdoc(item.function) or item.name
     group = inspect.getdoc(item.module) or item.module.__name__
     return {
-        "test": f"{pathlib.Path(str(item.fspath)).name}::{item.name}",
+        "test": f"{item.path.name}::{item.name}",
         "group": group.splitlines()[0].rstrip("."),
         "promise": " ".join(own.split("\n\n")[0].split()).rstrip("."),
         "tenure_only": item.get_closest_marker("tenure_only") is not None,
@@ -91,6 +92,10 @@ def _about(item):
 
 def pytest_runtest_logstart(nodeid, location):
     _write({"event": "start", "test": nodeid.split("/")[-1]})
+
+
+def pytest_runtest_logfinish(nodeid, location):
+    _write({"event": "end", "test": nodeid.split("/")[-1]})
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -126,7 +131,7 @@ def clean_slate():
     _settle()
     yield
     torch.cuda.synchronize()
-    if allocators.name() != "pluggable":
+    if allocators.name() not in ("pluggable", "rmm"):  # which have no such thing
         torch.cuda.set_per_process_memory_fraction(1.0)
         torch.cuda.memory._record_memory_history(enabled=None)
     _settle()
@@ -148,22 +153,63 @@ def allow():
     return set_limit
 
 
-@pytest.fixture
-def program(tmp_path):
-    """Runs a program of its own under the same allocator; returns what it printed. Its failure is the test's."""
+def _environment(more=None, path=()):
+    paths = [*map(str, path), str(HERE), str(allocators.SOURCE), os.environ.get("PYTHONPATH", "")]
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        **{name: str(value) for name, value in (more or {}).items()},
+    }
 
-    def run(code, *arguments, install=True, timeout=120, status=0, path=(), **environment):
+
+@pytest.fixture(scope="session")
+def zygote():
+    """See zygote.py; it imports torch while the tests go on."""
+    process = subprocess.Popen(
+        [sys.executable, str(HERE / "zygote.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_environment(), text=True
+    )  # fmt: skip
+    yield process
+    process.stdin.close()
+    process.wait(30)
+
+
+@pytest.fixture
+def program(tmp_path, zygote):
+    """Runs a program of its own under the same allocator; returns what it printed. Its failure is the test's.
+
+    With an environment of its own, or if `fresh`, it is a Python started for it; else torch is imported already.
+    """
+
+    def run(code, *arguments, install=True, timeout=60, fresh=False, path=(), **environment):
         script = tmp_path / f"program{time.monotonic_ns()}.py"
         prelude = "import allocators\nallocators.install()\n" if install else ""
         script.write_text(prelude + textwrap.dedent(code))
-        paths = [*map(str, path), str(HERE), str(allocators.SOURCE), os.environ.get("PYTHONPATH", "")]
-        result = subprocess.run(
-            [sys.executable, str(script), *map(str, arguments)], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=timeout, check=False,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **{k: str(v) for k, v in environment.items()}},
-        )  # fmt: skip
-        assert result.returncode == status, f"status {result.returncode}\n{result.stdout[-2000:]}\n{result.stderr[-3000:]}"
-        run.stderr = result.stderr
-        return result.stdout.strip()
+        arguments = [str(argument) for argument in arguments]
+        output, errors = script.with_suffix(".out"), script.with_suffix(".err")
+        if fresh or path or environment:
+            with open(output, "wb") as out, open(errors, "wb") as err:
+                process = subprocess.Popen(
+                    [sys.executable, str(script), *arguments], env=_environment(environment, path), stdin=subprocess.DEVNULL,
+                    stdout=out, stderr=err, start_new_session=True,
+                )  # fmt: skip
+                try:
+                    status = process.wait(timeout)
+                except subprocess.TimeoutExpired:
+                    status = None
+                try:
+                    os.killpg(process.pid, signal.SIGKILL)  # also what it has started
+                except ProcessLookupError:
+                    pass
+                process.wait()
+        else:
+            request = {"script": str(script), "arguments": arguments, "output": str(output), "errors": str(errors)}
+            zygote.stdin.write(json.dumps({**request, "seconds": timeout}) + "\n")
+            zygote.stdin.flush()
+            status = json.loads(zygote.stdout.readline())["status"]
+        said = output.read_text(errors="replace")
+        run.stderr = errors.read_text(errors="replace")
+        ended = f"ended after {timeout} s" if status is None else f"status {status}"
+        assert status == 0, f"{ended}\n{said[-2000:]}\n{run.stderr[-3000:]}"
+        return said.strip()
 
     return run

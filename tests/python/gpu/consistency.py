@@ -5,13 +5,24 @@ QUANTITIES = (
     "allocation", "segment", "active", "inactive_split", "allocated_bytes", "reserved_bytes", "active_bytes",
     "inactive_split_bytes", "requested_bytes",
 )  # fmt: skip
-COUNTS = ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free", "max_split_size")
+COUNTS = (
+    "num_alloc_retries",
+    "num_ooms",
+    "num_sync_all_streams",
+    "num_device_alloc",
+    "num_device_free",
+    "max_split_size",
+)
 
 
 def all_keys():
     """The keys that torch.cuda.memory_stats() has."""
-    keys = {f"{q}.{p}.{w}" for q in QUANTITIES for p in ("all", *POOLS) for w in ("current", "peak", "allocated", "freed")}
-    keys |= {f"oversize_{q}.{w}" for q in ("allocations", "segments") for w in ("current", "peak", "allocated", "freed")}
+    keys = {
+        f"{q}.{p}.{w}" for q in QUANTITIES for p in ("all", *POOLS) for w in ("current", "peak", "allocated", "freed")
+    }
+    keys |= {
+        f"oversize_{q}.{w}" for q in ("allocations", "segments") for w in ("current", "peak", "allocated", "freed")
+    }
     return keys | set(COUNTS)
 
 
@@ -65,10 +76,17 @@ def check(torch, before=None):
             key = f"{quantity}.{pool}"
             assert stats[f"{key}.peak"] >= stats[f"{key}.current"] >= 0, key
             if before is not None:
-                moved = {what: stats[f"{key}.{what}"] - before[f"{key}.{what}"] for what in ("current", "allocated", "freed")}
+                moved = {
+                    what: stats[f"{key}.{what}"] - before[f"{key}.{what}"] for what in ("current", "allocated", "freed")
+                }
                 assert moved["allocated"] >= 0 and moved["freed"] >= 0, key
                 assert moved["current"] == moved["allocated"] - moved["freed"], key
         for what in ("current", "allocated", "freed"):
-            assert stats[f"{quantity}.all.{what}"] == sum(stats[f"{quantity}.{p}.{what}"] for p in POOLS), (quantity, what)
-    assert stats["allocated_bytes.all.current"] <= stats["active_bytes.all.current"] <= stats["reserved_bytes.all.current"]
+            assert stats[f"{quantity}.all.{what}"] == sum(stats[f"{quantity}.{p}.{what}"] for p in POOLS), (
+                quantity,
+                what,
+            )
+    assert (
+        stats["allocated_bytes.all.current"] <= stats["active_bytes.all.current"] <= stats["reserved_bytes.all.current"]
+    )
     return stats

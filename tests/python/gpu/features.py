@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the feature tests under several allocators and makes the table of features from what they say.
 
-    features.py [--allocators native,tenure,pluggable] [--json FILE] [--markdown FILE] [--jobs N] [--seconds N]
+    features.py [--allocators native,tenure,pluggable,rmm] [--json FILE] [--markdown FILE] [--jobs N] [--seconds N]
     features.py --render FILE.json --markdown FILE          # the table from an earlier run
 
 Each test file runs in a process of its own under each allocator, several at a time. A crash or a hang costs one test:
@@ -10,8 +10,10 @@ Exit: 0 if native and tenure passed everything that ran, 1 if not, 77 where ther
 """
 
 import argparse
+
 import concurrent.futures
 import datetime
+import importlib.util
 import json
 import os
 import pathlib
@@ -24,7 +26,9 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 FIRST = ("test_compile.py", "test_install.py", "test_sharing.py", "test_exit.py", "test_arenas.py")  # the longest
-PER_FILE = 240  # seconds; a test that hangs in a process of its own is given up earlier
+OTHERS = ("pluggable", "rmm")  # shown, and no failure of ours
+PER_TEST = 100  # seconds without a word, after which a test is held to hang
+PER_SLOW_TEST = {"test_compile.py": 180}
 
 
 def machine():
@@ -55,8 +59,9 @@ def read_record(path):
         if entry["event"] == "start":
             open_tests = [test]
             continue
-        if test in open_tests:
-            open_tests.remove(test)
+        if entry["event"] == "end":
+            open_tests = []
+            continue
         worse = outcomes.get(test)
         if worse is None or worse["outcome"] == "passed":
             outcomes[test] = {k: v for k, v in entry.items() if k != "event"}
@@ -81,12 +86,28 @@ def stop(process):
     process.wait()
 
 
+def wait(process, record, patience, deadline):
+    """Waits for a test process. Returns: its status; None if it was ended because nothing moved or the time was up."""
+    moved, seen = time.monotonic(), 0
+    while True:
+        try:
+            return process.wait(0.3)
+        except subprocess.TimeoutExpired:
+            pass
+        now = time.monotonic()
+        size = record.stat().st_size if record.exists() else 0
+        if size != seen:
+            moved, seen = now, size
+        if now - moved > patience or now > deadline:
+            stop(process)
+            return None
+
+
 def run_file(name, allocator, deadline):
     """All tests of one file under one allocator. Returns: a list of outcomes."""
     known = {}
     while True:
-        left = min(PER_FILE, deadline - time.monotonic())
-        if left < 5:
+        if deadline - time.monotonic() < 5:
             break
         with tempfile.TemporaryDirectory() as folder:
             record = pathlib.Path(folder) / "record"
@@ -101,12 +122,8 @@ def run_file(name, allocator, deadline):
                     start_new_session=True,
                 )  # fmt: skip
                 running.add(process)
-                try:
-                    status = process.wait(left)
-                    ended = f"crashed: status {status}"
-                except subprocess.TimeoutExpired:
-                    stop(process)
-                    status, ended = None, f"hung: more than {left:.0f} s"
+                status = wait(process, record, PER_SLOW_TEST.get(name, PER_TEST), deadline)
+                ended = "hung" if status is None else f"crashed: status {status}"
                 running.discard(process)
                 output.seek(0, os.SEEK_END)
                 output.seek(max(0, output.tell() - 3000))
@@ -116,17 +133,14 @@ def run_file(name, allocator, deadline):
         known.update(fresh)
         if status in (0, 1, 5):
             break
+        failed = {"outcome": "failed", "when": "call", "reason": f"{ended}\n{said[-1500:]}", "seconds": 0}
+        for test in open_tests:  # also one that had passed, and then broke what it left behind
+            known[test] = {"test": test, "group": "", "promise": "", **known.get(test, {}), **failed}
         if not open_tests:
+            what = "Comes up" if not known else "Ends well"
+            known[f"{name}::{what}"] = {"test": f"{name}::{what}", "group": "", "promise": f"{what} ({name})", **failed}
             if not fresh:
-                # Nothing can be told of the tests: the file itself does not come up, or ends badly after its last one.
-                if not known:
-                    known[f"{name}::"] = {"test": f"{name}::", "group": name, "promise": name, "outcome": "failed",
-                                          "reason": f"{ended}\n{said[-1500:]}", "seconds": 0}  # fmt: skip
                 break
-            continue
-        for test in open_tests:
-            known[test] = {"test": test, "group": "", "promise": "", "outcome": "failed", "when": "call",
-                           "reason": f"{ended}\n{said[-1500:]}", "seconds": 0}  # fmt: skip
     return [{"allocator": allocator, **outcome} for outcome in known.values()]
 
 
@@ -169,7 +183,8 @@ def render(results):
         "",
         "Made by `tests/python/gpu/features.py` from the outcomes of the tests beside it: each line is one promise of PyTorch's",
         "allocator, tested with the same assertions under each. `pluggable` is `torch.cuda.memory.CUDAPluggableAllocator` around",
-        "`cudaMalloc` and `cudaFree`, which is what libraries that plug into PyTorch build on. `–`: not asked, or not to be had.",
+        "`cudaMalloc` and `cudaFree`, which is what libraries that plug into PyTorch build on; `rmm` is RMM's integration, over the",
+        "driver's pool. `–`: not asked, or not to be had.",
         "",
         f"{on['gpu']}, torch {on['torch']}, {results['date']}.",
         "",
@@ -182,11 +197,17 @@ def render(results):
         groups.setdefault(o["test"].split("::")[0], {}).setdefault(o["promise"], []).append(o)
     names = {o["test"].split("::")[0]: o["group"] for o in outcomes if o["group"]}
     for file in sorted(groups, key=lambda f: order(f)):
-        text += ["", f"## {names.get(file, file)}", "", "| | " + " | ".join(allocators) + " |", "|---|" + "---|" * len(allocators)]
+        text += [
+            "",
+            f"## {names.get(file, file)}",
+            "",
+            "| | " + " | ".join(allocators) + " |",
+            "|---|" + "---|" * len(allocators),
+        ]
         for promise, entries in groups[file].items():
             cells = [cell([e for e in entries if e["allocator"] == a]) for a in allocators]
             text.append(f"| {promise.replace('|', '/')} | " + " | ".join(cells) + " |")
-    failed = [o for o in outcomes if o["outcome"] == "failed" and not o["allocator"].startswith("pluggable")]
+    failed = [o for o in outcomes if o["outcome"] == "failed" and o["allocator"] not in OTHERS]
     if failed:
         text += ["", "## What failed", ""]
         for o in failed:
@@ -217,7 +238,7 @@ def order(file):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--allocators", default="native,tenure,pluggable")
+    parser.add_argument("--allocators", default="native,tenure,pluggable,rmm")
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--markdown", type=pathlib.Path)
     parser.add_argument("--render", type=pathlib.Path)
@@ -239,6 +260,9 @@ def main():
     files = arguments.files or sorted(p.name for p in HERE.glob("test_*.py"))
     files.sort(key=lambda f: FIRST.index(f) if f in FIRST else len(FIRST))
     allocators = arguments.allocators.split(",")
+    if "rmm" in allocators and importlib.util.find_spec("rmm") is None:
+        print("features: rmm is left out: it is not installed")
+        allocators.remove("rmm")
     results = {"machine": about, "date": datetime.date.today().isoformat(), "allocators": allocators, "outcomes": []}
     lock = threading.Lock()
 
@@ -259,18 +283,18 @@ def main():
             print(f"{allocator:10} {name:24} {count['passed']:3} passed {count['failed']:3} failed {count['skipped']:3} skipped"
                   f"  {time.monotonic() - start:5.0f} s", flush=True)  # fmt: skip
             for o in outcomes:
-                if o["outcome"] == "failed" and not allocator.startswith("pluggable"):
+                if o["outcome"] == "failed" and allocator not in OTHERS:
                     print(f"    {o['test']}: {last_line(o['reason'])}", flush=True)
             save()
 
-    # The columns that count first: if the time is up, it is the pluggable one that has holes.
-    jobs = [(name, a) for late in (False, True) for name in files for a in allocators if a.startswith("pluggable") == late]
+    # The columns that count first: if the time is up, it is the others that have holes.
+    jobs = [(name, a) for late in (False, True) for name in files for a in allocators if (a in OTHERS) == late]
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
         list(pool.map(one, jobs))
     save()
     for allocator in allocators:
         print(f"{allocator}: {total(results['outcomes'], allocator)} promises kept")
-    bad = [o for o in results["outcomes"] if o["outcome"] == "failed" and not o["allocator"].startswith("pluggable")]
+    bad = [o for o in results["outcomes"] if o["outcome"] == "failed" and o["allocator"] not in OTHERS]
     return 1 if bad else 0
 
 

@@ -1,13 +1,25 @@
-"""The other process of test_sharing.py: it is named on the command line under which allocator it runs."""
+"""The other process of test_sharing.py; it is told under which allocator it runs. What goes wrong in it is its answer."""
+
+import traceback
 
 import allocators
 
 
-def take(allocator, inbox, outbox):
-    """Receives tensors, answers with their sums, and adds one to each."""
+def _answering(work):
+    def guarded(allocator, inbox, outbox, *more):
+        try:
+            allocators.install(allocator)
+            work(inbox, outbox, *more)
+        except BaseException:
+            outbox.put(traceback.format_exc())
+            raise
+
+    return guarded
+
+
+def _take(inbox, outbox):
     import torch
 
-    allocators.install(allocator, **({"share": True} if allocator.startswith("tenure") else {}))
     while True:
         tensor = inbox.get()
         if tensor is None:
@@ -20,13 +32,21 @@ def take(allocator, inbox, outbox):
     torch.cuda.ipc_collect()
 
 
-def give(allocator, inbox, outbox, sizes):
-    """Makes tensors and hands them out; they live until it is told to stop."""
+def _give(inbox, outbox, sizes):
     import torch
 
-    allocators.install(allocator, **({"share": True} if allocator.startswith("tenure") else {}))
     tensors = [torch.full((n,), float(i + 1), device="cuda") for i, n in enumerate(sizes)]
     torch.cuda.synchronize()
     for tensor in tensors:
         outbox.put(tensor)
     inbox.get()
+
+
+def take(allocator, inbox, outbox):
+    """Receives tensors, answers with their sums, and adds one to each."""
+    _answering(_take)(allocator, inbox, outbox)
+
+
+def give(allocator, inbox, outbox, sizes):
+    """Makes tensors and hands them out; they live until it is told to stop."""
+    _answering(_give)(allocator, inbox, outbox, sizes)

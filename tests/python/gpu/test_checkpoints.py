@@ -22,12 +22,23 @@ def segments(pool):
 def layout(pool):
     """Address, size and state of every block in use: what a checkpoint promises."""
     return sorted(
-        (b["address"], b["size"], s["stream"]) for s in segments(pool) for b in s["blocks"] if b["state"] == "active_allocated"
+        (b["address"], b["size"], s["stream"])
+        for s in segments(pool)
+        for b in s["blocks"]
+        if b["state"] == "active_allocated"
     )
 
 
 def storage(tensor):
     return tensor.untyped_storage()._cdata
+
+
+def without_owner(tensor):
+    """Gives the memory of `tensor` up. Returns: the same tensor on a storage that owns nothing, as graph trees keep them."""
+    torch._C._free_And_Remove_DeleterFn(storage(tensor))
+    address = tensor.data_ptr()
+    memory = torch._C._construct_storage_from_data_pointer(address, tensor.device, tensor.nbytes)
+    return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(memory, 0, tensor.shape, tensor.stride())
 
 
 class Pool:
@@ -58,7 +69,7 @@ class Pool:
         return torch._C._cuda_getCheckpointState(DEVICE, self.id)
 
     def back_to(self, state, stale=(), live=()):
-        """Stale tensors die; live ones, whose memory was given up, get it back."""
+        """Stale tensors lose their memory; live ones, which had given theirs up, get it back."""
         torch._C._cuda_setCheckpointPoolState(DEVICE, state, [storage(t) for t in stale], [storage(t) for t in live])
 
 
@@ -145,7 +156,7 @@ def test_deleters_go_and_come(pool):
         a = bytes_on_device(2 * MIB)
     assert torch._C._has_Standard_Deleter(storage(a))
     state, before = pool.checkpoint(), layout(pool.id)
-    torch._C._free_And_Remove_DeleterFn(storage(a))
+    a = without_owner(a)
     assert not torch._C._has_Standard_Deleter(storage(a))
     assert len(layout(pool.id)) == len(before) - 1
     with pool.recording():
@@ -186,14 +197,13 @@ def test_back_and_forth(pool):
         with pool.recording():
             tensors.append(bytes_on_device(n))
         states.append((pool.checkpoint(), layout(pool.id)))
-    for t in tensors:
-        torch._C._free_And_Remove_DeleterFn(storage(t))
+    tensors = [without_owner(t) for t in tensors]
     for index in (2, 0, 4, 1, 3):
         state, wanted = states[index]
         pool.back_to(state, live=tensors[: index + 1])
         assert layout(pool.id) == wanted
-        for t in tensors[: index + 1]:
-            torch._C._free_And_Remove_DeleterFn(storage(t))
+        assert all(torch._C._has_Standard_Deleter(storage(t)) for t in tensors[: index + 1])
+        tensors[: index + 1] = [without_owner(t) for t in tensors[: index + 1]]
     assert [at for at, _, _ in layout(pool.id)] == [pool.keep.data_ptr()]
 
 
@@ -208,7 +218,7 @@ def test_a_recording_goes_on_from_there(pool):
     first.replay()
     torch.cuda.synchronize()
     assert y.mean().item() == 6.0
-    torch._C._free_And_Remove_DeleterFn(storage(x))
+    x = without_owner(x)
     pool.back_to(state, stale=[y], live=[x])
     second = torch.cuda.CUDAGraph()
     with torch.cuda.graph(second, pool=pool.id, stream=pool.stream):

@@ -27,7 +27,9 @@ def skip_or(out):
 
 def test_reduce_overhead_inference(program):
     """`mode="reduce-overhead"`: inference by graph trees, checked at every step"""
-    out = program(PRELUDE + """
+    out = program(
+        PRELUDE
+        + """
     model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 64)).cuda().eval()
     compiled = torch.compile(model, mode="reduce-overhead")
     with torch.no_grad():
@@ -39,13 +41,18 @@ def test_reduce_overhead_inference(program):
             z = compiled(y.clone())
             assert torch.allclose(z, model(model(x)), atol=1e-4)
     print("skips", counters["inductor"]["cudagraph_skips"])
-    """, timeout=300)
+    """,
+        timeout=150,
+        fresh=True,
+    )
     assert skip_or(out) == "skips 0"
 
 
 def test_reduce_overhead_training(program):
     """`mode="reduce-overhead"`: training, with results of earlier steps kept alive"""
-    out = program(PRELUDE + """
+    out = program(
+        PRELUDE
+        + """
     def make():
         torch.manual_seed(1)
         return torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.GELU(), torch.nn.Linear(64, 16)).cuda()
@@ -66,18 +73,26 @@ def test_reduce_overhead_training(program):
         kept.append(x.sum())
         assert abs(losses[0] - losses[1]) <= 1e-3 * abs(losses[0]), (step, losses)
     print("skips", counters["inductor"]["cudagraph_skips"])
-    """, timeout=300)
+    """,
+        timeout=150,
+        fresh=True,
+    )
     assert skip_or(out) == "skips 0"
 
 
 def test_default_mode(program):
     """The default mode"""
-    out = program(PRELUDE + """
+    out = program(
+        PRELUDE
+        + """
     @torch.compile
     def f(x):
         return (x.sin() + x.cos()).sum(1)
     x = torch.randn(64, 64, device="cuda")
     assert torch.allclose(f(x), (x.sin() + x.cos()).sum(1), atol=1e-4)
     print("done")
-    """, timeout=300)
+    """,
+        timeout=150,
+        fresh=True,
+    )
     assert skip_or(out) == "done"
