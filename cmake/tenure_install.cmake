@@ -18,8 +18,29 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/tenure-config-version.cma
 install(FILES ${PROJECT_BINARY_DIR}/tenure-config.cmake ${PROJECT_BINARY_DIR}/tenure-config-version.cmake
     DESTINATION ${package_dir})
 
+# The same for pkg-config; the prefix is found from where the file lies, so an installation can be moved.
+set(pkgconfig_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+file(RELATIVE_PATH to_prefix ${CMAKE_INSTALL_PREFIX}/${pkgconfig_dir} ${CMAKE_INSTALL_PREFIX})
+string(REGEX REPLACE "/$" "" to_prefix "${to_prefix}")
+list(TRANSFORM CMAKE_DL_LIBS PREPEND -l OUTPUT_VARIABLE dl_flags)
+list(JOIN dl_flags " " dl_flags)
+configure_file(${CMAKE_CURRENT_LIST_DIR}/tenure.pc.in ${PROJECT_BINARY_DIR}/tenure.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/tenure.pc DESTINATION ${pkgconfig_dir})
+
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 if(TARGET tenure_command)
     install(TARGETS tenure_command DESTINATION ${CMAKE_INSTALL_BINDIR})
     install(DIRECTORY ${PROJECT_SOURCE_DIR}/benchmarks/traces DESTINATION ${CMAKE_INSTALL_DATADIR}/tenure)
 endif()
+
+# `cpack --config build/release/CPackConfig.cmake`: a Debian package, and an archive with the same content.
+set(CPACK_GENERATOR DEB TGZ)
+set(CPACK_PACKAGE_NAME tenure)
+set(CPACK_PACKAGE_CONTACT "tenure's authors")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY ${PROJECT_DESCRIPTION})
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES TRUE)
+set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS TRUE)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+include(CPack)

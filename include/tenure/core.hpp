@@ -13,6 +13,7 @@
 #include <tenure/core/node_table.hpp>
 #include <tenure/core/ordered_mutex.hpp>
 #include <tenure/core/pointer_map.hpp>
+#include <tenure/core/prefetch.hpp>
 #include <tenure/core/result.hpp>
 #include <tenure/core/status.hpp>
 #include <tenure/core/units.hpp>

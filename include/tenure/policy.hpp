@@ -13,3 +13,4 @@
 #include <tenure/policy/remap_pool.hpp>
 #include <tenure/policy/slab_and_caching.hpp>
 #include <tenure/policy/slab_pool.hpp>
+#include <tenure/policy/unmapped_guard.hpp>

@@ -3,7 +3,7 @@
 /// \file
 /// The options of PyTorch's scheme; the defaults are PyTorch's.
 
-#include "policy_of.hpp"
+#include "option_entry.hpp"
 
 #include <tenure/policy/caching_pool.hpp>
 

@@ -1,4 +1,5 @@
 #include "caching_option_table.hpp"
+#include "policy_of.hpp"
 
 namespace tenure::cli {
 

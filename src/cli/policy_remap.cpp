@@ -1,31 +1,9 @@
+#include "policy_of.hpp"
 #include "remap_option_table.hpp"
 
 #include <tenure/policy/remap_pool.hpp>
 
-#include <vector>
-
 namespace tenure::cli {
-
-const std::vector<option_entry<remap_options>>& remap_option_table() {
-    using options = remap_options;
-    static const std::vector<option_entry<options>> table{
-        bytes_option("least_handle_bytes", &options::least_handle_bytes, "the least size of large handles"),
-        bytes_option("most_handle_bytes", &options::most_handle_bytes, "the most"),
-        count_option("handles_per_pool", &options::handles_per_pool,
-                     "a handle is at most this part of the pool"),
-        bytes_option("small_handle_bytes", &options::small_handle_bytes, "what small homes grow by"),
-        count_option("slack_divisor", &options::slack_divisor,
-                     "what the pool may hold over its peak: peak / this"),
-        bytes_option("worth_showing_bytes", &options::worth_showing_bytes,
-                     "what a handle shown again must save"),
-        count_option("max_views", &options::max_views, "views kept"),
-        bytes_option("mark_bytes", &options::mark_bytes, "freed on one stream between two events on it"),
-        switch_option("release_on_oom", &options::release_on_oom, "wait for the device before failing"),
-        switch_option("synchronize_on_oom", &options::synchronize_on_oom,
-                      "wait for other streams before failing"),
-    };
-    return table;
-}
 
 policy_family remap_family() {
     return family_of<remap_pool>("remap", "free memory shown in a row behind new addresses",

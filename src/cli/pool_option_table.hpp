@@ -3,7 +3,7 @@
 /// \file
 /// The options that all pools of one layout over segments have in common.
 
-#include "policy_of.hpp"
+#include "option_entry.hpp"
 
 #include <tenure/policy/pool_options.hpp>
 

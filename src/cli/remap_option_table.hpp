@@ -3,7 +3,7 @@
 /// \file
 /// The options of `remap_pool`, as a command line sees them.
 
-#include "policy_of.hpp"
+#include "option_entry.hpp"
 
 #include <tenure/policy/remap/options.hpp>
 
@@ -11,6 +11,31 @@
 
 namespace tenure::cli {
 
-const std::vector<option_entry<remap_options>>& remap_option_table();
+inline const std::vector<option_entry<remap_options>>& remap_option_table() {
+    using options = remap_options;
+    static const std::vector<option_entry<options>> table{
+        bytes_option("least_handle_bytes", &options::least_handle_bytes, "the least size of large handles"),
+        bytes_option("most_handle_bytes", &options::most_handle_bytes, "the most"),
+        count_option("handles_per_pool", &options::handles_per_pool,
+                     "a handle is at most this part of the pool"),
+        count_option("handles_per_request", &options::handles_per_request,
+                     "what is bought for one request may come in handles this part of it; 0: the size does "
+                     "not matter"),
+        count_option("purchases_per_pool", &options::purchases_per_pool,
+                     "at least this part of the pool is bought at once; 0: what is missing"),
+        bytes_option("least_purchase_bytes", &options::least_purchase_bytes, "and at least this much"),
+        bytes_option("small_handle_bytes", &options::small_handle_bytes, "what small homes grow by"),
+        count_option("slack_divisor", &options::slack_divisor,
+                     "what the pool may hold over its peak: peak / this"),
+        bytes_option("worth_showing_bytes", &options::worth_showing_bytes,
+                     "what a handle shown again must save"),
+        count_option("max_views", &options::max_views, "views kept"),
+        bytes_option("mark_bytes", &options::mark_bytes, "freed on one stream between two events on it"),
+        switch_option("release_on_oom", &options::release_on_oom, "wait for the device before failing"),
+        switch_option("synchronize_on_oom", &options::synchronize_on_oom,
+                      "wait for other streams before failing"),
+    };
+    return table;
+}
 
 } // namespace tenure::cli

@@ -1,6 +1,8 @@
 #include "compare.hpp"
 #include "errors.hpp"
 #include "policies.hpp"
+#include "report.hpp"
+#include "top.hpp"
 #include "trace.hpp"
 
 #include <tenure/core/units.hpp>
@@ -61,6 +63,30 @@ void add_compare(CLI::App& app, compare_options& options) {
         "2 bad usage or input, 1 a policy broke a promise or --verify found a block overwritten.");
 }
 
+void add_top(CLI::App& app, top_options& options) {
+    app.add_option("PID", options.pid, "The process (default: all that publish)")->check(CLI::PositiveNumber);
+    app.add_flag("--once", options.once, "Show it once and end");
+    app.add_flag("--json", options.json, "A line of JSON for each process and time instead of a table");
+    app.add_option("--interval", options.interval, "Time between two looks")
+        ->type_name("SECONDS")
+        ->check(CLI::Range(0.01, 3600.0))
+        ->capture_default_str();
+    app.add_option("--dir", options.folder,
+                   "Where the pages are (default: TENURE_PUBLISH_DIR, else /dev/shm)")
+        ->type_name("FOLDER");
+    app.footer(
+        "A process publishes its arenas when it has a tenure::publisher and TENURE_PUBLISH=1.\n"
+        "USED is held from the device, LIVE in blocks of the program. A record of a run for tenure report:\n"
+        "  tenure top PID --json --interval 0.1 > run.jsonl");
+}
+
+void add_report(CLI::App& app, report_options& options) {
+    app.add_option("RUN", options.run, "A trace, or the output of tenure top PID --json")->required();
+    app.add_option("-o,--output", options.output, "The page of HTML; - for stdout")
+        ->type_name("FILE")
+        ->capture_default_str();
+}
+
 int fail(exit_code code, const char* message) {
     std::fprintf(stderr, "tenure: %s\n", message);
     return code;
@@ -72,13 +98,23 @@ int run(int argc, const char* const* argv) {
     // A reader that goes away must not keep the JSON file from being finished; print() sees the error.
     std::signal(SIGPIPE, SIG_IGN);
 
-    CLI::App app("Compares GPU memory allocators on recorded traces.", "tenure");
+    CLI::App app("GPU memory: compares allocators on recorded traces, shows arenas.", "tenure");
     app.set_version_flag("--version", "tenure " TENURE_VERSION_STRING);
     app.require_subcommand(1);
     compare_options options;
-    add_compare(*app.add_subcommand("compare", "Replay traces through policies, side by side"), options);
+    CLI::App* const compare_command =
+        app.add_subcommand("compare", "Replay traces through policies, side by side");
+    add_compare(*compare_command, options);
+    top_options top_of;
+    CLI::App* const top_command = app.add_subcommand("top", "Show the arenas of running processes");
+    add_top(*top_command, top_of);
+    report_options report_on;
+    CLI::App* const report_command = app.add_subcommand("report", "Draw a recorded run as a page of HTML");
+    add_report(*report_command, report_on);
     try {
         app.parse(argc, argv);
+        if (top_command->parsed()) return top(top_of);
+        if (report_command->parsed()) return report(report_on);
         return compare(options);
     } catch (const CLI::Success& e) {
         return app.exit(e); // --help, --version

@@ -1,5 +1,6 @@
 // Every device call of a program is made to fail once, for every policy: the k-th call of a kind, for every
-// kind and k, with the status that this kind really gives. Nothing may be lost and nothing unsafe.
+// kind and k, with the status that this kind really gives. Nothing may be lost and nothing unsafe. On a GPU the call is
+// not made, and all others are: what is left behind is the driver's to judge.
 
 #include "support/catch.hpp"
 #include "support/policy_oracle.hpp"
@@ -79,7 +80,8 @@ inline constexpr program_options short_program{
 } // namespace
 
 POLICY_TEST_CASE("one failing device call loses nothing, whichever it is", "[fault][policy]") {
-    for (std::uint64_t program = 1; program <= 3; ++program) {
+    const std::uint64_t programs = world_is_simulated ? 3 : 1; // a GPU takes its time
+    for (std::uint64_t program = 1; program <= programs; ++program) {
         CAPTURE(program);
         fail_every_call(subject, make_program(program, short_program), short_program, 1);
     }
@@ -96,7 +98,7 @@ POLICY_TEST_CASE("a failing device call during construction or destruction loses
             const auto c = static_cast<sim::call>(kind);
             CAPTURE(sim::to_string(c), k);
             misuse_log log;
-            sim::device device(small_device());
+            world_device device(small_device());
             const stream_handle s = device.create_stream();
             const stream_handle user = device.create_stream();
             device.fail_call(c, k, natural_failure(c));

@@ -1,5 +1,6 @@
 # Builds tests/install against tenure and runs the program.
 #   -D WAY=package        tenure is installed into an empty folder and found there with find_package
+#   -D WAY=debian         the same with the Debian package, unpacked there
 #   -D WAY=subdirectory   tenure's source is added with add_subdirectory
 #   -D SOURCE=... -D BUILD=... (tenure's own)  -D GENERATOR=... -D COMPILER=...
 cmake_minimum_required(VERSION 3.22)
@@ -30,6 +31,16 @@ if(WAY STREQUAL "package")
     if(NOT here STREQUAL there)
         message(FATAL_ERROR "headers in the source: ${here}\ninstalled: ${there}")
     endif()
+elseif(WAY STREQUAL "debian")
+    find_program(dpkg_deb dpkg-deb)
+    if(NOT dpkg_deb)
+        message(STATUS "tenure: not tested: there is no dpkg-deb here")
+        return()
+    endif()
+    run(${CMAKE_CPACK_COMMAND} --config ${BUILD}/CPackConfig.cmake -G DEB -B ${work}/deb)
+    file(GLOB package ${work}/deb/tenure_*.deb)
+    run(${dpkg_deb} -x ${package} ${work}/prefix)
+    set(from -D CMAKE_PREFIX_PATH=${work}/prefix/usr)
 else()
     set(from -D TENURE_SOURCE=${SOURCE})
 endif()
@@ -39,7 +50,19 @@ run(${CMAKE_COMMAND} --build ${work}/build)
 run(${work}/build/outside)
 message(STATUS "${output}")
 
-if(EXISTS ${work}/prefix/bin/tenure)
-    run(${work}/prefix/bin/tenure --version)
+file(GLOB command ${work}/prefix/bin/tenure ${work}/prefix/usr/bin/tenure)
+if(command)
+    run(${command} --version)
     message(STATUS "${output}")
+endif()
+
+# pkg-config, from the compiler's point of view.
+find_program(pkg_config NAMES pkg-config pkgconf)
+if(WAY STREQUAL "package" AND pkg_config)
+    file(GLOB_RECURSE pc ${work}/prefix/tenure.pc)
+    cmake_path(GET pc PARENT_PATH pc_dir)
+    set(ENV{PKG_CONFIG_PATH} ${pc_dir})
+    run(${pkg_config} --cflags --libs tenure)
+    separate_arguments(flags UNIX_COMMAND "${output}")
+    run(${COMPILER} -std=c++20 -fsyntax-only ${flags} ${CMAKE_CURRENT_LIST_DIR}/main.cpp)
 endif()

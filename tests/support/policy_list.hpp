@@ -101,6 +101,8 @@ struct fronted_caching;
 struct fronted_remap;
 struct arena_of_fronted_best_fit;
 struct arena_of_fronted_remap;
+struct account_of_best_fit;
+struct account_of_fronted_remap;
 } // namespace policy
 
 #define TENURE_POLICIES                                                                                      \
@@ -108,7 +110,7 @@ struct arena_of_fronted_remap;
         policy::caching, policy::caching_sharing, policy::remap, policy::binned, policy::arena_of_best_fit,  \
         policy::arena_of_caching, policy::arena_of_async, policy::arena_of_remap, policy::fronted_best_fit,  \
         policy::fronted_caching, policy::fronted_remap, policy::arena_of_fronted_best_fit,                   \
-        policy::arena_of_fronted_remap
+        policy::arena_of_fronted_remap, policy::account_of_best_fit, policy::account_of_fronted_remap
 
 #define TENURE_POLICY_TEST_NAME_2(line) policy_test_##line
 #define TENURE_POLICY_TEST_NAME_1(line) TENURE_POLICY_TEST_NAME_2(line)

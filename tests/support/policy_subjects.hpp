@@ -6,6 +6,7 @@
 #include <tenure/front.hpp>
 #include <tenure/policy.hpp>
 #include <tenure/policy/slab_and_caching.hpp>
+#include <tenure/tenancy/accounts.hpp>
 #include <tenure/tenancy/arena.hpp>
 
 #include "support/direct_resource.hpp"
@@ -69,6 +70,34 @@ policy_subject in_arena(policy_traits traits) {
                 using tenant = arena<Policy, world_device>;
                 return alive<tenant>(d, arena_options{.name = "tenant"},
                                      options_for_tests<typename tenant::policy_options>());
+            }};
+}
+
+/// An account without a limit, below another, in a pool that nobody else uses. It leaves it to the pool to report what is
+/// live at its end.
+template <class Pool>
+class live_account final : public live_policy {
+  public:
+    explicit live_account(world_device& device)
+        : pool_(device, options_for_tests<typename Pool::options_type>())
+        , book_(pool_)
+        , group_(book_, {.name = "group", .at_destruction = leftovers::release})
+        , account_(group_, {.name = "tenant", .at_destruction = leftovers::release}) {}
+    resource_ref ref() override { return account_; }
+    void release_captured(std::uint64_t capture) override { account_.release_captured(capture); }
+
+  private:
+    Pool pool_;
+    accounts<Pool> book_;
+    account<Pool> group_;
+    account<Pool> account_;
+};
+
+template <template <class> class Policy>
+policy_subject in_account(policy_traits traits) {
+    traits.names_other_owner = because("accounts know of each other");
+    return {traits, [](world_device& d) -> std::unique_ptr<live_policy> {
+                return std::make_unique<live_account<Policy<world_device>>>(d);
             }};
 }
 
@@ -137,5 +166,7 @@ TENURE_POLICY(policy::fronted_caching, plain<fronted_caching_pool>(of_fronted_ca
 TENURE_POLICY(policy::fronted_remap, plain<fronted_remap_pool>(of_fronted_remap))
 TENURE_POLICY(policy::arena_of_fronted_best_fit, in_arena<fronted_best_fit_pool>(of_fronted_range_pools))
 TENURE_POLICY(policy::arena_of_fronted_remap, in_arena<fronted_remap_pool>(of_fronted_remap))
+TENURE_POLICY(policy::account_of_best_fit, in_account<best_fit_pool>(of_range_pools))
+TENURE_POLICY(policy::account_of_fronted_remap, in_account<fronted_remap_pool>(of_fronted_remap))
 
 } // namespace tenure::test

@@ -92,14 +92,16 @@ class windows {
                            .driver_status = worst});
     }
 
-    /// Returns: a new, empty window of that many bytes, or the device's answer. Throws: `std::bad_alloc`.
-    result<window_id, status> open(std::size_t bytes) {
+    /// Returns: a new, empty window of that many bytes, whose base is a multiple of `alignment` (a power of two) and of the
+    /// device's granularity, or the device's answer. Throws: `std::bad_alloc`.
+    result<window_id, status> open(std::size_t bytes, std::size_t alignment = 1) {
         if (idle_windows_.empty()) {
             idle_windows_.reserve(windows_.size() + 1);
             windows_.emplace_back();
             idle_windows_.push_back(static_cast<window_id>(windows_.size() - 1));
         }
-        const result<void*, status> base = device_->reserve_address(bytes, 0);
+        const result<void*, status> base =
+            device_->reserve_address(bytes, alignment > device_->allocation_granularity() ? alignment : 0);
         if (!base) return base.error();
         const window_id w = idle_windows_.back();
         idle_windows_.pop_back();
@@ -196,6 +198,11 @@ class windows {
         }
     }
 
+    /// Returns: whether the slot shows a handle at its home.
+    [[nodiscard]] bool is_home(const slot& s) const noexcept {
+        return s.handle != none && handles_[s.handle].home == s.address;
+    }
+
     /// Returns: whether h is still shown at home. It is, unless a `release` failed half way.
     [[nodiscard]] bool is_at_home(handle_id h) const noexcept {
         const handle& x = handles_[h];
@@ -234,7 +241,7 @@ class windows {
             std::size_t homes = 0;
             for (const window_id w : x.shown_in)
                 for (const slot& s : windows_[w].slots)
-                    if (s.handle == h && s.address == x.home && w == x.window) ++homes;
+                    if (s.handle == h && is_home(s)) ++homes;
             if (homes > 1) return false;
         }
         if (bytes != bytes_ || count != this->count()) return false;

@@ -167,6 +167,7 @@ enum class misuse_kind : std::uint8_t {
     size_mismatch,       ///< a live block, freed with another size than it was allocated with
     live_at_destruction, ///< a pool or arena destroyed with live blocks: `bytes` of them
     driver,              ///< not the caller's fault: the driver refused to take memory back
+    overrun, ///< bytes behind a block were written, found at its free: `expected` is the offset of the first
 };
 
 constexpr const char* to_string(misuse_kind k) noexcept {
@@ -178,6 +179,7 @@ constexpr const char* to_string(misuse_kind k) noexcept {
     case misuse_kind::size_mismatch: return "size_mismatch";
     case misuse_kind::live_at_destruction: return "live_at_destruction";
     case misuse_kind::driver: return "driver";
+    case misuse_kind::overrun: return "overrun";
     }
     return "unknown";
 }
@@ -202,6 +204,7 @@ struct misuse {
         if (kind == misuse_kind::size_mismatch) s += ", allocated as " + std::to_string(expected) + " bytes";
         if (kind == misuse_kind::live_at_destruction)
             s += " in " + std::to_string(expected) + " blocks still live";
+        if (kind == misuse_kind::overrun) s += ", written at offset " + std::to_string(expected);
         if (!owner.empty()) s += ", in arena \"" + std::string(owner.view()) + "\"";
         if (!real_owner.empty()) s += ", which belongs to arena \"" + std::string(real_owner.view()) + "\"";
         if (driver_status != status::ok) s += std::string(", device said ") + to_string(driver_status);

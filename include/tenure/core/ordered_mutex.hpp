@@ -7,7 +7,8 @@
 ///     level   mutex                                   guards
 ///        5    `survivors`                             pools of destroyed arenas
 ///       10    `front_registry`                        which front ends live
-///       20    `magazines`                             racks of a front end
+///       20    `rack_list`                             racks of a front end
+///       25    `depot`                                 bundles between its threads
 ///       30    the pools                               layout, pointer map, counters
 ///       40    `meter`                                 charges of a tree of arenas
 ///       45    `hub`, leaving                          memory on its way back to the driver
@@ -29,6 +30,7 @@ enum class lock_level : int {
     survivors = 5,
     front_registry = 10,
     front = 20,
+    depot = 25,
     pool = 30,
     meter = 40,
     hub_leaving = 45,

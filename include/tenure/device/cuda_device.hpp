@@ -33,11 +33,11 @@
 /// | `describe` in a capture C D | `cudaStreamGetCaptureInfo` | 92 ns |
 /// | `create_event` D + `destroy_event` | `cudaEventCreateWithFlags`, `cudaEventDestroy` | 480 ns |
 /// | `record`, C on the legacy default stream, D on default streams | `cuEventRecord` | 261 ns |
-/// | `query` R | `cudaEventQuery` | 278-330 ns |
+/// | `query` R | `cudaEventQuery` | 278-330 ns; 2 us while kernels run |
 /// | `wait` D, C on the legacy default stream | `cudaStreamWaitEvent` | 440 ns |
 /// | `synchronize(stream)` R C D | `cudaStreamSynchronize` | 1.7-2.0 us when idle |
 /// | `allocate_from` R C D, growing | `cudaMallocFromPoolAsync` | 107-130 us up to 20 MiB, 1.6 ms for 1 GiB |
-/// | `allocate_from` R C D + `deallocate_to` R C D, warm | the same, `cudaFreeAsync` | 0.7-1.0 us |
+/// | `allocate_from` R C D + `deallocate_to` R C D, warm | the same, `cudaFreeAsync` | 0.7-1.0 us; 2.5 us while kernels run |
 /// | `fill_zero` R C D | `cudaMemsetAsync` | the fill itself runs on the stream: 5 us for 1 MiB, 4.5 TB/s from 1 GiB |
 /// | virtual memory | `cuMem...` | see `cuda/virtual_memory.hpp` |
 ///
@@ -51,13 +51,13 @@
 #include <tenure/core/status.hpp>
 #include <tenure/core/units.hpp>
 #include <tenure/device/cuda/basic_device.hpp>
+#include <tenure/device/cuda/pooled.hpp>
 #include <tenure/device/cuda/virtual_memory.hpp>
 #include <tenure/device/device.hpp>
 #include <tenure/device/vmm_device.hpp>
 
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -81,27 +81,26 @@ struct plain_memory {
 
 inline namespace TENURE_CUDA_DEFAULT_STREAM {
 
-class device : public basic_device<plain_memory>, public virtual_memory {
+class device : public pooled<basic_device<plain_memory>>, public virtual_memory {
   public:
     /// Effects: initialises the device's primary context if nobody has yet (some 140 ms and 530 MiB).
     /// Throws: `driver_error`; with `status::no_device` if there is no driver, no GPU, or not this ordinal, or this is
     /// the child of a fork; with `status::not_supported` if memory is to be shareable and cannot be.
     explicit device(int ordinal = 0, device_options options = {})
-        : basic_device<plain_memory>(ordinal)
+        : pooled<basic_device<plain_memory>>(ordinal, {cudaMemLocationTypeDevice, ordinal},
+                                             options.shareable ? cudaMemHandleTypePosixFileDescriptor
+                                                               : cudaMemHandleTypeNone)
         , virtual_memory(driver(), ordinal, options.shareable)
         , shareable_(options.shareable) {
         int pools = 0; // some virtual GPUs have none
         must(cudaDeviceGetAttribute(&pools, cudaDevAttrMemoryPoolsSupported, ordinal),
              "CUDA: cannot query the device");
-        has_pools_ = pools != 0;
+        if (pools == 0) have_no_pools();
         if (!shareable_) return;
         if (driver().attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, ordinal) == 0)
             throw driver_error(status::not_supported, "CUDA: device " + std::to_string(ordinal) +
                                                           " cannot share memory through file descriptors");
     }
-
-    /// Returns: whether this GPU has driver pools. Where not, `create_pool` answers `not_supported`.
-    [[nodiscard]] bool supports_pools() const noexcept { return has_pools_; }
 
     /// Returns: `device_options::shareable`.
     [[nodiscard]] bool shareable() const noexcept { return shareable_; }
@@ -145,85 +144,7 @@ class device : public basic_device<plain_memory>, public virtual_memory {
         return settle(cudaMemsetAsync(p, 0, bytes, stream));
     }
 
-    // --- driver pools ---
-
-    /// The driver grows pools, and rounds their limit up, in steps of this size; it offers no query for it.
-    [[nodiscard]] std::size_t pool_step() const noexcept { return 32_MiB; }
-
-    /// Returns: a pool for this process, with the driver's default ways of reusing freed memory.
-    result<pool_handle, status> create_pool(const pool_properties& properties) noexcept {
-        if (const status s = process_state(); s != status::ok) return s;
-        if (!has_pools_) return status::not_supported;
-        const relaxed_capture relaxed;
-        cudaMemPoolProps p{};
-        p.allocType = cudaMemAllocationTypePinned;
-        p.handleTypes = shareable_ ? cudaMemHandleTypePosixFileDescriptor : cudaMemHandleTypeNone;
-        p.location.type = cudaMemLocationTypeDevice;
-        p.location.id = ordinal();
-        p.maxSize = properties.max_bytes;
-        pool_handle pool = nullptr;
-        if (const status s = settle(cudaMemPoolCreate(&pool, &p)); s != status::ok) return s;
-        std::uint64_t threshold = properties.release_threshold;
-        const status s = settle(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold));
-        if (s != status::ok) {
-            (void)settle(cudaMemPoolDestroy(pool));
-            return s;
-        }
-        return pool;
-    }
-
-    status destroy_pool(pool_handle pool) noexcept {
-        if (const status s = process_state(); s != status::ok) return s;
-        const relaxed_capture relaxed;
-        return settle(cudaMemPoolDestroy(pool));
-    }
-
-    result<void*, status> allocate_from(pool_handle pool, std::size_t bytes, stream_handle stream) noexcept {
-        if (const status s = process_state(); s != status::ok) return s;
-        const current_device here(ordinal(), only_one_device());
-        if (const status s = not_capturing(stream); s != status::ok) return s;
-        const relaxed_capture relaxed;
-        void* pointer = nullptr;
-        if (const status s = settle(cudaMallocFromPoolAsync(&pointer, bytes, pool, stream)); s != status::ok)
-            return s;
-        return pointer;
-    }
-
-    /// A free on a capturing stream is refused too: it would become a node that frees again at every launch.
-    status deallocate_to(pool_handle /*pool*/, void* pointer, stream_handle stream) noexcept {
-        if (const status s = process_state(); s != status::ok) return s;
-        const current_device here(ordinal(), only_one_device());
-        if (const status s = not_capturing(stream); s != status::ok) return s;
-        const relaxed_capture relaxed;
-        return settle(cudaFreeAsync(pointer, stream));
-    }
-
-    status trim_pool(pool_handle pool, std::size_t bytes_to_keep) noexcept {
-        if (const status s = process_state(); s != status::ok) return s;
-        const relaxed_capture relaxed;
-        // The driver overflows with numbers near the largest, and gives everything back (observed, driver 580).
-        return settle(cudaMemPoolTrimTo(pool, std::min<std::size_t>(bytes_to_keep, 256_TiB)));
-    }
-
-    result<pool_memory, status> memory_of(pool_handle pool) noexcept {
-        if (const status s = process_state(); s != status::ok) return s;
-        const relaxed_capture relaxed;
-        std::uint64_t reserved = 0;
-        std::uint64_t used = 0;
-        if (const status s =
-                settle(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &reserved));
-            s != status::ok) {
-            return s;
-        }
-        if (const status s = settle(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &used));
-            s != status::ok) {
-            return s;
-        }
-        return pool_memory{reserved, used};
-    }
-
   private:
-    bool has_pools_ = false;
     bool shareable_;
     std::mutex own_stream_mutex_; ///< guards what follows
     stream_handle own_stream_ = nullptr;

@@ -102,10 +102,20 @@ concept filling_device = device<D> && requires(D& d, void* p, std::size_t n, str
     noexcept->std::same_as<status>;
 };
 
-/// How a driver pool is made. Bytes.
+/// How a driver pool is made; the defaults are the driver's own.
 struct pool_properties {
     std::size_t max_bytes = 0;                ///< the driver's own limit, in steps of `pool_step()`; 0: none
     std::size_t release_threshold = no_limit; ///< reserved bytes kept when the host synchronises
+
+    /// Memory freed on one stream may serve another that stands behind the free through events.
+    bool reuse_follows_events = true;
+    /// The same where the work before the free has passed when it is asked for.
+    bool reuse_when_passed = true;
+    /// The same at once, where nothing else is left: the driver makes the other stream wait.
+    bool reuse_makes_streams_wait = true;
+
+    /// Bit i: device i may read and write the pool's memory, too. `create_pool` answers `not_supported` where it cannot.
+    std::uint64_t peers = 0;
 };
 
 /// Bytes.

@@ -224,6 +224,7 @@ class device {
 
     result<pool_handle, status> create_pool(const pool_properties& properties) noexcept {
         return enter(call::create_pool, {}, [&]() -> result<pool_handle, status> {
+            if (properties.peers != 0) return status::not_supported; // a simulated device is alone
             return pools_.insert(std::make_unique<driver_pool>(world_, properties, options_.pool_step));
         });
     }

@@ -10,9 +10,11 @@
 ///   1. What has been published stays for the life of the process: reading needs no lock.
 ///   2. Where nothing was published, no front end has ever had a block.
 ///
-/// The words of a chunk are 32 KiB of address space, of which only pages are touched in which a block starts (a page
-/// covers 256 KiB of device memory): nothing to speak of where blocks of some MiB come and go in the same places, at
-/// most 1.6 % of the device memory that was ever in use.
+/// The words of 64 chunks, 128 MiB of device memory, fill one huge page of 2 MiB: 1.6 % of the device memory that was ever
+/// in use. With many live blocks nearly each has a line of its own here, and with small pages a page of its own: then the
+/// walk to the page costs more than the line. A random pair over 100 000 live blocks took 410 ns with pages of 4 KiB and
+/// 185 with huge ones. Where the system has none, only pages are touched in which a block starts (one covers 256 KiB of
+/// device memory).
 ///
 /// Complexity: three dependent loads, of which the first two hit the cache. Thread-safety: thread-safe.
 
@@ -38,6 +40,11 @@ class block_table {
   public:
     using word = std::atomic<std::uint64_t>;
 
+    constexpr block_table() noexcept = default;
+    block_table(const block_table&) = delete;
+    block_table& operator=(const block_table&) = delete;
+
+    /// The one of the front ends. Others that keep a word a block have tables of their own, which live as long.
     static block_table& instance() noexcept { return table_; }
 
     /// Returns: the word of the granule at `p`; null if there is none: `p` is not a multiple of a granule, no address of
@@ -91,8 +98,6 @@ class block_table {
         std::array<std::atomic<word*>, chunks_per_leaf> chunks{};
     };
 
-    constexpr block_table() noexcept = default;
-
     static constexpr std::size_t chunk_of(std::uint64_t granule) noexcept {
         return granule >> word_bits & (chunks_per_leaf - 1);
     }
@@ -119,9 +124,18 @@ class block_table {
     bool reserve() noexcept {
         constexpr std::size_t bytes = chunks_at_once * bytes_per_chunk;
 #if defined(__linux__)
-        void* const memory =
-            mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (memory == MAP_FAILED) return false;
+        static_assert(bytes == std::size_t{2} << 20, "one huge page");
+        void* const mapped = mmap(nullptr, 2 * bytes, PROT_READ | PROT_WRITE,
+                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (mapped == MAP_FAILED) return false;
+        // The part that is aligned is kept.
+        const std::uint64_t begin = to_address(mapped), start = round_up(begin, bytes);
+        if (start != begin) munmap(mapped, start - begin);
+        munmap(to_pointer(start + bytes), begin + bytes - start);
+        void* const memory = to_pointer(start);
+#if defined(MADV_HUGEPAGE)
+        madvise(memory, bytes, MADV_HUGEPAGE); // a wish
+#endif
         next_ =
             static_cast<word*>(memory); // zero bytes are atomics that hold 0, as they are lock-free integers
 #else

@@ -11,10 +11,10 @@
 ///     state     meaning                                               who may change it
 ///     unknown   the pool knows what is here, the front end does not   who gets the block from the pool
 ///     live      handed out through this rack                          its rack's thread by a plain store; others by
-///                                                                     compare-exchange
+///                                                                     compare-exchange, also to park it themselves
 ///     shared    live, but its free must go through the pool           anybody, by compare-exchange
 ///     parked    in a magazine of this rack (bytes 0)                  who has the rack to itself
-///     gone      given back to the pool, or on the way there           who gets the block from the pool
+///     gone      in the depot, in the pool, or on the way there        who gets the block from there
 ///
 /// A rack is one thread's magazines for one stream of one front end, and its number is never used again in the life
 /// of the process. So a single comparison with `live(rack, n)` says at a free: the start of a live block, of this tenant,

@@ -31,13 +31,14 @@ namespace tenure {
 
 struct alignas(64) magazine {
     static constexpr std::uint32_t most_blocks = 30;
+    static constexpr std::uint32_t half = most_blocks / 2;
 
     std::uint32_t granules = 0; ///< size of each block; 0: not in use
     std::uint32_t count = 0;
     std::uint32_t batch = 0; ///< blocks to fetch at the next miss
     std::array<void*, most_blocks> blocks;
 
-    static constexpr std::uint32_t largest_batch = 15;
+    static constexpr std::uint32_t largest_batch = half;
 
     /// Effects: an empty magazine for this size.
     void assign(std::uint32_t size) noexcept {

@@ -300,21 +300,21 @@ class stream_order {
             return false;
         }
         drop_empty(l, blocks);
-        const domain fresh = take_domain();
-        if (fresh == settled) return false;
-        const result<event_handle, status> event = events_->mark(stream);
-        if (!event) {
-            free_domains_.push_back(fresh);
-            return false;
-        }
         // What is being marked now joins the newest generation when there are enough of them, or nobody else who
         // waits for one: then all but the newest frees stays merged. The cost is that of what was freed since.
-        if (l.generations == max_generations || (l.generations != 0 && by_id_.size() == 1)) {
+        const bool joins = l.generations == max_generations || (l.generations != 0 && by_id_.size() == 1);
+        const domain fresh = joins ? settled : take_domain();
+        if (!joins && fresh == settled) return false;
+        const result<event_handle, status> event = events_->mark(stream);
+        if (!event) {
+            if (!joins) free_domains_.push_back(fresh);
+            return false;
+        }
+        if (joins) {
             generation& newest = l.marked[l.generations - 1];
             blocks.recolor(l.open, newest.color);
             events_->release(newest.event);
             newest.event = *event;
-            free_domains_.push_back(fresh);
         } else {
             l.marked[l.generations++] = {l.open, *event};
             l.open = fresh;

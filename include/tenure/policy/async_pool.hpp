@@ -62,10 +62,20 @@ class async_pool {
     static constexpr std::size_t granule = 512;
 
     /// Requires: the device outlives the pool.
-    /// Throws: `driver_error` when the device has no pools, or refuses to make one.
+    /// Throws: `driver_error` when the device has no pools, or refuses to make one; with `status::not_supported` also
+    /// if a peer cannot reach its memory.
     explicit async_pool(Device& device, options_type options = {}) : device_(&device), events_(device) {
         const result<pool_handle, status> pool =
-            device.create_pool({.max_bytes = options.max_bytes, .release_threshold = no_limit});
+            device.create_pool({.max_bytes = options.max_bytes,
+                                .release_threshold = no_limit,
+                                .reuse_follows_events = options.reuse_follows_events,
+                                .reuse_when_passed = options.reuse_when_passed,
+                                .reuse_makes_streams_wait = options.reuse_makes_streams_wait,
+                                .peers = options.peers});
+        if (!pool && pool.error() == status::not_supported && options.peers != 0)
+            throw driver_error(
+                pool.error(),
+                "async_pool: this device has no driver pools, or not all peers reach its memory");
         if (!pool) throw driver_error(pool.error(), "cannot create a driver pool");
         pool_ = *pool;
     }

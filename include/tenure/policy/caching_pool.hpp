@@ -60,7 +60,7 @@
 namespace tenure {
 
 template <device Device>
-class caching_pool {
+class caching_pool : public holding<caching_pool<Device>> {
   public:
     using device_type = Device;
     using options_type = caching_options;
@@ -115,46 +115,7 @@ class caching_pool {
         report(take_back(p, bytes, free_kind::synchronous));
     }
 
-    void release(void* p) noexcept { report(take_back(p, any_size, free_kind::on_own_stream)); }
-
-    /// See `holding_resource`.
-    std::size_t try_allocate_held(stream_handle stream, std::size_t bytes, std::size_t alignment,
-                                  std::span<held_block> out) noexcept {
-        if (bytes == 0 || bytes > max_block_bytes || !is_power_of_two(alignment) || alignment > max_alignment)
-            return 0;
-        request q{.bytes = bytes, .alignment = alignment, .stream = stream};
-        q.block = options_.block_size(bytes);
-        const result<stream_state, status> state = device_->describe(stream);
-        if (!state || state->capturing() || q.block > max_block_bytes) return 0;
-        q.state = *state;
-        const std::lock_guard lock(mutex_);
-        std::size_t n = 0;
-        try {
-            serve_held(q, out, n);
-        } catch (...) { // host memory: what there is so far
-        }
-        mark_if_due(q.lane, q);
-        return n;
-    }
-
-    void release_batch(std::span<void* const> blocks) noexcept {
-        deallocate_result last = freed{};
-        {
-            const std::lock_guard lock(mutex_);
-            for (void* const p : blocks)
-                if (deallocate_result r = take_back_locked(p, any_size, free_kind::on_own_stream,
-                                                           default_stream, stream_state{});
-                    !r)
-                    last = std::move(r);
-        }
-        report(last);
-    }
-
-    [[nodiscard]] std::size_t block_bytes(const void* p) const noexcept {
-        const std::lock_guard lock(mutex_);
-        const std::optional<block_id> id = heap_.live_block(p);
-        return id ? heap_.blocks().size(*id) : 0;
-    }
+    void release(void* p) noexcept { report(take_back(p, 0, free_kind::on_own_stream)); }
 
     void record_use(void* p, stream_handle stream) noexcept {
         if (p == nullptr) return;
@@ -220,13 +181,12 @@ class caching_pool {
     [[nodiscard]] const caching_options& options() const noexcept { return options_; }
 
   private:
+    friend class holding<caching_pool>;
     using heap_type = caching::heap<Device>;
     using lane_table = caching::lane_table;
     using lane_id = caching::lane_id;
     using block_id = layout::block_id;
     using candidate = typename heap_type::candidate;
-
-    static constexpr std::size_t any_size = no_limit;
 
     enum class free_kind : std::uint8_t { on_stream, synchronous, on_own_stream };
 
@@ -282,17 +242,27 @@ class caching_pool {
         }
     }
 
-    /// The first steps only. Effects: writes blocks to `out` and counts them in `n`.
-    void serve_held(request& q, std::span<held_block> out, std::size_t& n) {
-        if (!choose_lane(q)) return;
-        heap_.uses().poll(completed());
-        const auto take = [&](void* p) {
-            if (p != nullptr) out[n++] = {p, heap_.blocks().size(*heap_.live_block(p))};
-            return p != nullptr;
-        };
-        while (n < out.size() && take(search(q))) {
-        }
+    // Blocks that are held are given by the first two steps alone.
+
+    std::optional<request> held_request(stream_handle stream, bool sync, std::size_t bytes,
+                                        std::size_t alignment) noexcept {
+        request q{.bytes = bytes, .alignment = alignment, .stream = stream, .for_all_streams = sync};
+        q.block = options_.block_size(bytes);
+        if (q.block > max_block_bytes) return std::nullopt;
+        if (sync) return q;
+        const result<stream_state, status> state = device_->describe(stream);
+        if (!state || state->capturing()) return std::nullopt;
+        q.state = *state;
+        return q;
     }
+
+    bool begin_held(request& q) {
+        if (!choose_lane(q)) return false;
+        heap_.uses().poll(completed());
+        return true;
+    }
+
+    void end_held(const request& q) noexcept { mark_if_due(q.lane, q); }
 
     /// The steps of the head comment. Returns: a block, or the device's answer that ended the search.
     result<void*, status> obtain(request& q) {
@@ -407,12 +377,20 @@ class caching_pool {
         return take_back_locked(p, bytes, kind, stream, state);
     }
 
+    deallocate_result release_locked(void* p) noexcept {
+        return take_back_locked(p, 0, free_kind::on_own_stream, default_stream, stream_state{});
+    }
+
+    void look_ahead(std::span<void* const>) const noexcept {}
+
+    /// `bytes` are as the caller gave them; `on_own_stream` gives none.
     deallocate_result take_back_locked(void* p, std::size_t bytes, free_kind kind, stream_handle stream,
                                        const result<stream_state, status>& state) noexcept {
         const std::optional<block_id> found = heap_.live_block(p);
         if (!found) return classify(p, bytes);
         const block_id id = *found;
-        if (const std::size_t expected = heap_.record(id).requested; bytes != any_size && bytes != expected) {
+        if (const std::size_t expected = heap_.record(id).requested;
+            kind != free_kind::on_own_stream && bytes != expected) {
             misuse wrong;
             wrong.kind = misuse_kind::size_mismatch;
             wrong.pointer = p;
@@ -525,6 +503,11 @@ class caching_pool {
 
     // ---- answers ----
 
+    [[nodiscard]] std::size_t size_of_live(const void* p) const noexcept {
+        const std::optional<block_id> id = heap_.live_block(p);
+        return id ? heap_.blocks().size(*id) : 0;
+    }
+
     allocation_failure driver_failure(const request& q, status s) const noexcept {
         return {.requested = q.bytes, .rounded = q.block, .cause = failure_cause::driver, .driver_status = s};
     }
@@ -557,8 +540,7 @@ class caching_pool {
 
     /// Says what is wrong with a pointer that is not a live block. Linear in the blocks: only misuse pays.
     [[nodiscard]] misuse classify(const void* p, std::size_t bytes) const noexcept {
-        misuse wrong{
-            .kind = misuse_kind::foreign_pointer, .pointer = p, .bytes = bytes == any_size ? 0 : bytes};
+        misuse wrong{.kind = misuse_kind::foreign_pointer, .pointer = p, .bytes = bytes};
         const std::uint64_t at = to_address(p);
         if (heap_.backing().find(at).size == 0) return wrong;
         wrong.kind = misuse_kind::double_free;

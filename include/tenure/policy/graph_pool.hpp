@@ -12,13 +12,15 @@
 ///
 /// Whatever is allocated on a capturing stream belongs to that capture alone: its addresses are not given to anybody
 /// else, freed or not, until the capture is released, because a replay writes to them again. Releasing is what the last
-/// copy of the handle does. One handle may keep several captures, whose graphs live and die together.
+/// copy of the handle does. One handle may keep several captures, whose graphs live and die together. Several handles may
+/// keep one capture of a resource, as the parts of a program do that know nothing of each other: the last one releases it.
 ///
-/// Model: a counted reference to a list of captures. Invariant: each kept capture is released exactly once.
+/// Model: a counted reference to a list of captures, and, for the whole process, how many lists a capture of a resource is
+/// in. Invariant: each kept capture of a resource is released exactly once, when no handle keeps it any more.
 /// Requires: when the last copy goes, the graphs are destroyed and their work is over; the resource and the device
 /// outlive all copies.
 ///
-/// Cost: `keep` asks the device about the stream once; copies cost an atomic increment.
+/// Cost: `keep` asks the device about the stream once and takes a lock of the process; copies cost an atomic increment.
 /// Thread-safety: as `std::shared_ptr`: different copies may be used and destroyed by different threads at once.
 
 #include <tenure/core/error.hpp>
@@ -31,11 +33,45 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 namespace tenure {
+
+namespace detail {
+
+/// How many `graph_pool`s keep a capture of a resource. Thread-safe.
+class capture_keepers {
+  public:
+    /// Returns: those of the process. Never destroyed: a handle may be the last thing that goes.
+    static capture_keepers& of_process() {
+        static capture_keepers* const all = new capture_keepers;
+        return *all;
+    }
+
+    /// Throws: `std::bad_alloc`, changing nothing.
+    void add(const void* resource, std::uint64_t capture) {
+        const std::lock_guard lock(mutex_);
+        ++keepers_[{resource, capture}];
+    }
+    /// Returns: whether that was the last one.
+    bool remove(const void* resource, std::uint64_t capture) noexcept {
+        const std::lock_guard lock(mutex_);
+        const auto it = keepers_.find({resource, capture});
+        if (--it->second != 0) return false;
+        keepers_.erase(it);
+        return true;
+    }
+
+  private:
+    std::mutex mutex_; ///< guards `keepers_`
+    std::map<std::pair<const void*, std::uint64_t>, std::size_t> keepers_;
+};
+
+} // namespace detail
 
 class graph_pool {
   public:
@@ -55,8 +91,11 @@ class graph_pool {
         if (!state) return state.error();
         if (!state->capturing()) return status::invalid_value;
         const std::lock_guard lock(kept_->mutex);
-        if (std::find(kept_->list.begin(), kept_->list.end(), state->capture) == kept_->list.end())
+        if (std::find(kept_->list.begin(), kept_->list.end(), state->capture) == kept_->list.end()) {
+            kept_->list.reserve(kept_->list.size() + 1);
+            detail::capture_keepers::of_process().add(kept_->resource, state->capture);
             kept_->list.push_back(state->capture);
+        }
         return state->capture;
     }
 
@@ -76,14 +115,16 @@ class graph_pool {
         captures(const captures&) = delete;
         captures& operator=(const captures&) = delete;
         ~captures() {
-            for (const std::uint64_t capture : list) release(resource, capture);
+            for (const std::uint64_t capture : list)
+                if (detail::capture_keepers::of_process().remove(resource, capture))
+                    release(resource, capture);
         }
 
         void* resource;
         void* device;
         release_function release;
         describe_function describe;
-        std::mutex mutex; ///< guards `list`; nothing is called under it
+        std::mutex mutex; ///< guards `list`; no resource or device is called under it
         std::vector<std::uint64_t> list;
     };
     std::shared_ptr<captures> kept_;

@@ -58,7 +58,7 @@
 namespace tenure {
 
 template <device Device, class Stock>
-class range_pool {
+class range_pool : public holding<range_pool<Device, Stock>> {
   public:
     using device_type = Device;
     using options_type = typename Stock::options_type;
@@ -119,41 +119,6 @@ class range_pool {
     }
 
     void release(void* p) noexcept { report(take_back(p, 0, default_stream, free_kind::on_own_stream)); }
-
-    /// See `holding_resource`.
-    std::size_t try_allocate_held(stream_handle stream, std::size_t bytes, std::size_t alignment,
-                                  std::span<held_block> out) noexcept {
-        if (bytes == 0 || bytes > max_block_bytes || !is_power_of_two(alignment) || alignment > max_alignment)
-            return 0;
-        request q{stream, false, bytes, alignment};
-        q.rounded = layout_type::rounded(bytes, alignment);
-        if (q.rounded > max_block_bytes) return 0;
-        const std::lock_guard lock(mutex_);
-        std::size_t n = 0;
-        try {
-            serve_held(q, out, n);
-        } catch (...) { // host memory: what there is so far
-        }
-        return n;
-    }
-
-    void release_batch(std::span<void* const> blocks) noexcept {
-        deallocate_result last = freed{};
-        {
-            const std::lock_guard lock(mutex_);
-            for (void* const p : blocks)
-                if (deallocate_result r = take_back_locked(p, 0, default_stream, free_kind::on_own_stream);
-                    !r)
-                    last = std::move(r);
-        }
-        report(last);
-    }
-
-    [[nodiscard]] std::size_t block_bytes(const void* p) const noexcept {
-        const std::lock_guard lock(mutex_);
-        const std::optional<layout::block_id> id = live_block(p);
-        return id ? blocks_.size(*id) : 0;
-    }
 
     void record_use(void* p, stream_handle stream) noexcept {
         if (p == nullptr) return;
@@ -302,6 +267,7 @@ class range_pool {
     }
 
   private:
+    friend class holding<range_pool>;
     using layout_type = typename Stock::layout_type;
     using ordering_type = stream_order<Device>;
     using domain_list = typename ordering_type::domain_list;
@@ -387,23 +353,31 @@ class range_pool {
         return refuse(q, s);
     }
 
-    /// The first search of the walk only. Effects: writes blocks to `out` and counts them in `n`.
-    void serve_held(request& q, std::span<held_block> out, std::size_t& n) {
-        const result<stream_state, status> state = device_->describe(q.stream);
-        if (!state || state->capturing()) return;
+    // Blocks that are held are given by the first search of the walk alone.
+
+    std::optional<request> held_request(stream_handle stream, bool sync, std::size_t bytes,
+                                        std::size_t alignment) noexcept {
+        request q{stream, sync, bytes, alignment};
+        q.rounded = layout_type::rounded(bytes, alignment);
+        if (q.rounded > max_block_bytes) return std::nullopt;
+        if (sync) return q;
+        const result<stream_state, status> state = device_->describe(stream);
+        if (!state || state->capturing()) return std::nullopt;
         q.state = *state;
-        q.stream_id = keep_under(q.stream, q.state);
-        order_.tidy(blocks_);
-        q.lane = order_.lane_of(q.stream_id);
-        const auto take = [&](void* p) {
-            if (p != nullptr) out[n++] = {p, blocks_.size(*live_block(p))};
-            return p != nullptr;
-        };
-        merge_before(q);
-        while (n < out.size() && take(search(q))) {
-        }
-        marked(q, nullptr);
+        return q;
     }
+
+    bool begin_held(request& q) {
+        order_.tidy(blocks_);
+        if (!q.sync) {
+            q.stream_id = keep_under(q.stream, q.state);
+            q.lane = order_.lane_of(q.stream_id);
+        }
+        merge_before(q);
+        return true;
+    }
+
+    void end_held(const request& q) noexcept { marked(q, nullptr); }
 
     /// The end of every allocation that names a stream: a chance to record a mark that is due.
     void* marked(const request& q, void* p) noexcept {
@@ -572,6 +546,21 @@ class range_pool {
         return take_back_locked(p, bytes, stream, kind);
     }
 
+    deallocate_result release_locked(void* p) noexcept {
+        return take_back_locked(p, 0, default_stream, free_kind::on_own_stream);
+    }
+
+    /// Each block costs some lines that nobody has touched for long: fetched together they cost little more than one.
+    void look_ahead(std::span<void* const> blocks) const noexcept {
+        for (const void* const p : blocks) live_.prefetch(to_address(p));
+        for (const void* const p : blocks) {
+            const std::optional<layout::block_id> id = live_block(p);
+            if (!id) continue;
+            prefetch(&info_[*id]);
+            if constexpr (requires { blocks_.prefetch(*id); }) blocks_.prefetch(*id);
+        }
+    }
+
     deallocate_result take_back_locked(void* p, std::size_t bytes, stream_handle stream,
                                        free_kind kind) noexcept {
         const std::optional<layout::block_id> found = live_block(p);
@@ -686,6 +675,11 @@ class range_pool {
 
     [[nodiscard]] std::optional<layout::block_id> live_block(const void* p) const noexcept {
         return live_.find(to_address(p));
+    }
+
+    [[nodiscard]] std::size_t size_of_live(const void* p) const noexcept {
+        const std::optional<layout::block_id> id = live_block(p);
+        return id ? blocks_.size(*id) : 0;
     }
 
     /// Says what is wrong with a pointer that is not a live block. Linear in the blocks: only misuse pays.

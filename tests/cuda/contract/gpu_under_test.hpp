@@ -3,7 +3,7 @@
 /// \file
 /// `gpu_under_test`: a real GPU behind the interface of `sim::device`, so that the contract's suite runs on both.
 ///
-///     policy --> gpu_under_test (a capacity, held work) --> timed_device (counts) --> cuda::device
+///     policy --> gpu_under_test (a capacity, held work) --> faulty_device --> timed_device (counts) --> cuda::device
 ///     test   --> streams, work, holds, captures; block_allocated, block_used, block_freed
 ///
 /// What the simulated device proves by its overlap check is looked for here in memory itself: an allocated block is
@@ -29,6 +29,7 @@
 #include "cli/gpu/gpu.hpp"
 #include "cli/gpu/kernels.hpp"
 #include "cli/timed_device.hpp"
+#include "support/faulty_device.hpp"
 
 #include <tenure/core/bits.hpp>
 #include <tenure/device/cuda_device.hpp>
@@ -109,14 +110,14 @@ class basic_gpu_under_test {
     result<void*, status> allocate(std::size_t n) noexcept {
         const std::lock_guard lock(growth_);
         if (!fits(n)) return status::out_of_memory;
-        auto p = timed_.allocate(n);
+        auto p = faulty_.allocate(n);
         if (p && *p != nullptr) ++live_allocations_;
         return p;
     }
     /// The driver would wait for held work for ever.
     status deallocate(void* p, std::size_t n) noexcept {
         if (held()) return status::would_deadlock;
-        const status s = timed_.deallocate(p, n);
+        const status s = faulty_.deallocate(p, n);
         if (s == status::ok && p != nullptr) --live_allocations_;
         return s;
     }
@@ -129,19 +130,19 @@ class basic_gpu_under_test {
     }
     result<stream_state, status> describe(stream_handle s) noexcept {
         if (!alive(s, "described")) return status::invalid_value;
-        return timed_.describe(s);
+        return faulty_.describe(s);
     }
     [[nodiscard]] bool permanent(stream_handle s) const noexcept { return timed_.permanent(s); }
-    result<event_handle, status> create_event() noexcept { return timed_.create_event(); }
-    status destroy_event(event_handle e) noexcept { return timed_.destroy_event(e); }
+    result<event_handle, status> create_event() noexcept { return faulty_.create_event(); }
+    status destroy_event(event_handle e) noexcept { return faulty_.destroy_event(e); }
     status record(event_handle e, stream_handle s) noexcept {
-        return alive(s, "recorded on") ? timed_.record(e, s) : status::invalid_value;
+        return alive(s, "recorded on") ? faulty_.record(e, s) : status::invalid_value;
     }
-    status query(event_handle e) noexcept { return timed_.query(e); }
+    status query(event_handle e) noexcept { return faulty_.query(e); }
     status synchronize(event_handle e) noexcept {
         if (held() && !passes([&] { return shared_gpu()->device().query(e) != status::not_ready; }))
             return status::would_deadlock;
-        return timed_.synchronize(e);
+        return faulty_.synchronize(e);
     }
     /// A captured stream is not spared: like the driver, and the simulated device, this invalidates its capture.
     status synchronize(stream_handle s) noexcept {
@@ -152,10 +153,10 @@ class basic_gpu_under_test {
             return status::capture_violation;
         }
         if (held() && !passes([&] { return idle(s); })) return status::would_deadlock;
-        return timed_.synchronize(s);
+        return faulty_.synchronize(s);
     }
     status wait(stream_handle s, event_handle e) noexcept {
-        return alive(s, "made to wait") ? timed_.wait(s, e) : status::invalid_value;
+        return alive(s, "made to wait") ? faulty_.wait(s, e) : status::invalid_value;
     }
     void explain(allocation_failure& f) noexcept {
         timed_.explain(f);
@@ -170,19 +171,19 @@ class basic_gpu_under_test {
         pool_properties p = wanted;
         const std::size_t fence = std::max(round_down(capacity_, pool_step()), pool_step());
         p.max_bytes = p.max_bytes == 0 ? fence : std::min(p.max_bytes, fence);
-        return timed_.create_pool(p);
+        return faulty_.create_pool(p);
     }
-    status destroy_pool(pool_handle pool) noexcept { return timed_.destroy_pool(pool); }
+    status destroy_pool(pool_handle pool) noexcept { return faulty_.destroy_pool(pool); }
     result<void*, status> allocate_from(pool_handle pool, std::size_t n, stream_handle s) noexcept {
         if (!alive(s, "allocated on")) return status::invalid_value;
         if (n > capacity_) return status::out_of_memory;
-        return timed_.allocate_from(pool, n, s);
+        return faulty_.allocate_from(pool, n, s);
     }
     status deallocate_to(pool_handle pool, void* p, stream_handle s) noexcept {
-        return alive(s, "freed on") ? timed_.deallocate_to(pool, p, s) : status::invalid_value;
+        return alive(s, "freed on") ? faulty_.deallocate_to(pool, p, s) : status::invalid_value;
     }
-    status trim_pool(pool_handle pool, std::size_t keep) noexcept { return timed_.trim_pool(pool, keep); }
-    result<pool_memory, status> memory_of(pool_handle pool) noexcept { return timed_.memory_of(pool); }
+    status trim_pool(pool_handle pool, std::size_t keep) noexcept { return faulty_.trim_pool(pool, keep); }
+    result<pool_memory, status> memory_of(pool_handle pool) noexcept { return faulty_.memory_of(pool); }
 
     // --- tenure::vmm_device, where cuda::device is one ---
 
@@ -190,26 +191,26 @@ class basic_gpu_under_test {
         return timed_.supports_vmm();
     }
     result<void*, status> reserve_address(std::size_t n, std::size_t a) noexcept requires vmm_device<Gpu> {
-        return timed_.reserve_address(n, a);
+        return faulty_.reserve_address(n, a);
     }
     status free_address(void* p, std::size_t n) noexcept requires vmm_device<Gpu> {
-        return timed_.free_address(p, n);
+        return faulty_.free_address(p, n);
     }
     result<memory_handle, status> create_memory(std::size_t n) noexcept requires vmm_device<Gpu> {
         const std::lock_guard lock(growth_);
         if (!fits(n)) return status::out_of_memory;
-        return timed_.create_memory(n);
+        return faulty_.create_memory(n);
     }
     status release_memory(memory_handle h) noexcept requires vmm_device<Gpu> {
-        return timed_.release_memory(h);
+        return faulty_.release_memory(h);
     }
-    status map(void* p, memory_handle h) noexcept requires vmm_device<Gpu> { return timed_.map(p, h); }
+    status map(void* p, memory_handle h) noexcept requires vmm_device<Gpu> { return faulty_.map(p, h); }
     status set_access(void* p, std::size_t n) noexcept requires vmm_device<Gpu> {
-        return timed_.set_access(p, n);
+        return faulty_.set_access(p, n);
     }
-    status unmap(void* p, std::size_t n) noexcept requires vmm_device<Gpu> { return timed_.unmap(p, n); }
+    status unmap(void* p, std::size_t n) noexcept requires vmm_device<Gpu> { return faulty_.unmap(p, n); }
     status synchronize() noexcept requires vmm_device<Gpu> {
-        return held() ? status::would_deadlock : timed_.synchronize();
+        return held() ? status::would_deadlock : faulty_.synchronize();
     }
 
     // --- the program's side ---
@@ -296,11 +297,21 @@ class basic_gpu_under_test {
         it->second.launched = true;
     }
 
-    // --- counters ---
+    // --- faults and counters ---
+
+    void fail_call(sim::call kind, std::uint64_t nth, status with, std::uint64_t count = 1) {
+        faulty_.fail_call(kind, nth, with, count);
+    }
+    void clear_faults() { faulty_.clear_faults(); }
 
     [[nodiscard]] std::uint64_t calls(sim::call kind) const { return timed_.call_counts()[sim::index(kind)]; }
     [[nodiscard]] std::array<std::uint64_t, sim::call_kinds> call_counts() const {
         return timed_.call_counts();
+    }
+    [[nodiscard]] std::uint64_t total_calls() const {
+        std::uint64_t sum = 0;
+        for (const std::uint64_t n : timed_.call_counts()) sum += n;
+        return sum;
     }
     [[nodiscard]] std::size_t reserved() { return timed_.reserved(); }
     [[nodiscard]] std::size_t reserved_peak() { return timed_.reserved_peak(); }
@@ -539,6 +550,7 @@ class basic_gpu_under_test {
     }
 
     cli::timed_device<Gpu> timed_;
+    faulty_device<cli::timed_device<Gpu>> faulty_{timed_};
     std::size_t capacity_ = 0;
     cudaStream_t own_ = nullptr; ///< for fills and checks that no stream of the test's may see
     std::uint32_t* words_ = nullptr;

@@ -1,6 +1,6 @@
 /// \file
-/// The contract's suite on a GPU: the sources of tests/contract, compiled against `gpu_under_test`. Exits with 77 where
-/// there is no GPU.
+/// The suites of the contract and of faults on a GPU: the sources of tests/contract, or of tests/fault, compiled against
+/// `gpu_under_test`. Exits with 77 where there is no GPU.
 
 #define CATCH_CONFIG_RUNNER
 #include "support/catch.hpp"

@@ -280,5 +280,38 @@ TEST_CASE("sim pools: growing is what costs", "[device][sim][pool]") {
     REQUIRE(d.deallocate_to(*pool, *p, nullptr) == status::ok);
     before = d.driver_time();
     REQUIRE(d.allocate_from(*pool, 1_MiB, nullptr));
-    CHECK(d.driver_time() - before < 1us);
+    CHECK(d.driver_time() - before < 2us);
+}
+
+TEST_CASE("sim pools: memory changes streams only in the ways that were asked for", "[device][sim][pool]") {
+    for (const bool follows : {false, true})
+        for (const bool looks : {false, true}) {
+            CAPTURE(follows, looks);
+            world w;
+            const auto pool =
+                w.make({.max_bytes = 32_MiB, .reuse_follows_events = follows, .reuse_when_passed = looks});
+            const auto p = w.d.allocate_from(pool, 32_MiB, w.a);
+            const auto e = w.d.create_event();
+            REQUIRE((p && e));
+            w.d.launch(w.a, 1ms);
+            REQUIRE(w.d.deallocate_to(pool, *p, w.a) == status::ok);
+            REQUIRE(w.d.record(*e, w.a) == status::ok);
+            CHECK_FALSE(w.d.allocate_from(pool, 32_MiB, w.b)); // neither ordered nor over
+            SECTION("ordered, and not over") {
+                REQUIRE(w.d.wait(w.b, *e) == status::ok);
+                CHECK(w.d.allocate_from(pool, 32_MiB, w.b).has_value() == follows);
+            }
+            SECTION("over, and not ordered") {
+                w.d.advance(2ms);
+                CHECK(w.d.allocate_from(pool, 32_MiB, w.b).has_value() == looks);
+            }
+            SECTION("the same stream has it at once") {
+                CHECK(w.d.allocate_from(pool, 32_MiB, w.a).has_value());
+            }
+        }
+}
+
+TEST_CASE("sim pools: a simulated device has no peers", "[device][sim][pool]") {
+    world w;
+    CHECK(w.d.create_pool({.peers = 2}).error() == status::not_supported);
 }

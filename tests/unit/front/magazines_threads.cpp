@@ -331,8 +331,12 @@ TEST_CASE("of threads that free one block of another's magazine, one succeeds", 
     for (int round = 0; round < 50; ++round) {
         void* const p = f.allocate(default_stream, 4096);
         std::atomic<unsigned> freed_by{0};
+        std::atomic<unsigned> warmed{0};
         on_threads(6, [&](unsigned) {
             warm(f, default_stream, 4096);
+            ++warmed;
+            while (warmed != 6)
+                std::this_thread::yield(); // or one could get the block that another has freed
             if (f.try_deallocate(default_stream, p, 4096)) ++freed_by;
         });
         CHECK(freed_by == 1);

@@ -295,6 +295,26 @@ TEST_CASE("when all domains are taken memory is lost, until tidy finds domains t
         CHECK(w.order.stream_of(w.order.open(w.order.lane_of(full))) == full);
 }
 
+TEST_CASE("a mark that joins another needs no domain", "[ordering][stream_order]") {
+    order_world w(512);
+    const stream_handle s = w.device.create_stream();
+    const auto l = w.lane(s);
+    (void)w.lane(w.device.create_stream());
+    for (std::size_t i = 0; i < order_type::max_generations; ++i) {
+        w.device.launch(s, 1ms);
+        w.free_on(l, 1_MiB);
+        w.order.mark_if_due(l, s, w.blocks);
+    }
+    for (std::uint64_t id = 1000; w.order.lane_of(id) != order_type::no_lane; ++id) REQUIRE(id < 70'000);
+    w.free_on(l, 1_MiB);
+    REQUIRE(w.blocks.free_bytes(w.order.open(l)) == 1_MiB);
+    w.order.mark_if_due(l, s, w.blocks);
+    CHECK(w.blocks.free_bytes(w.order.open(l)) == 0);
+    w.device.advance(1s);
+    CHECK(w.order.poll(w.blocks));
+    CHECK(w.usable(order_type::no_lane) == 64_MiB);
+}
+
 TEST_CASE("what many lanes leave unmarked is bounded together", "[ordering][stream_order]") {
     order_world w(1_MiB);
     for (int i = 0; i < 2000; ++i) {

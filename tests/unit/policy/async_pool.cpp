@@ -206,3 +206,29 @@ TEST_CASE("async_pool: a wait that could never end fails and leaves nothing", "[
     pool.deallocate_sync(p, 1000);
     CHECK(pool.validate());
 }
+
+TEST_CASE("an async pool says what it cannot have at construction, and reuses as it is told",
+          "[policy][async]") {
+    sim::device d({.cost = sim::costs::zero()});
+    try {
+        const async_pool<sim::device> pool(d, {.peers = 2});
+        CHECK(false);
+    } catch (const driver_error& e) {
+        CHECK(e.code() == status::not_supported);
+        CHECK(std::string(e.what()).find("peers") != std::string::npos);
+    }
+    CHECK(d.live_pools() == 0);
+
+    async_pool<sim::device> pool(d, {.reuse_follows_events = false, .reuse_when_passed = false});
+    const stream_handle s = d.create_stream();
+    const stream_handle t = d.create_stream();
+    void* const p = pool.allocate(s, 32_MiB);
+    pool.deallocate(s, p, 32_MiB);
+    d.advance(std::chrono::seconds{1});
+    void* const q = pool.allocate(t, 32_MiB); // not p's memory, though nothing runs any more
+    CHECK(pool.usage().reserved.current == 64_MiB);
+    void* const again = pool.allocate(s, 32_MiB);
+    CHECK(again == p);
+    pool.deallocate(s, again, 32_MiB);
+    pool.deallocate(t, q, 32_MiB);
+}

@@ -11,6 +11,7 @@
 
 #include <array>
 #include <chrono>
+#include <limits>
 #include <random>
 #include <stdexcept>
 #include <thread>
@@ -247,6 +248,8 @@ TEST_CASE("caching_pool: misuse is told apart, and frees nothing", "[policy][cac
         };
         CHECK(kind_of(p, 1001) == misuse_kind::size_mismatch);
         CHECK(pool.try_deallocate(s0, p, 1001).error().expected == 1000);
+        CHECK(kind_of(p, std::numeric_limits<std::size_t>::max()) == misuse_kind::size_mismatch);
+        CHECK(kind_of(p, 0) == misuse_kind::size_mismatch);
         CHECK(kind_of(offset(p, 512), 1000) == misuse_kind::interior_pointer);
         CHECK(kind_of(offset(p, 4096), 1000) == misuse_kind::double_free); // free memory of the pool
         CHECK(kind_of(to_pointer(4096), 1) == misuse_kind::foreign_pointer);

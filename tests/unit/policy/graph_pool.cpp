@@ -39,3 +39,33 @@ TEMPLATE_TEST_CASE("a graph's memory is nobody else's while a copy of its handle
     CHECK(pool.usage().reserved.current == 0);
     CHECK(device.violations().empty());
 }
+
+TEMPLATE_TEST_CASE("two handles that keep one capture release it once, with the last of them",
+                   "[policy][graph_pool]", remap_pool<sim::device>, caching_pool<sim::device>) {
+    sim::device device({.capacity = 1_GiB, .cost = sim::costs::zero()});
+    TestType pool(device);
+    TestType other_pool(device);
+    const stream_handle s = device.create_stream();
+    std::optional<graph_pool> first(std::in_place, pool, device);
+    std::optional<graph_pool> second(std::in_place, pool, device);
+    std::optional<graph_pool> other(std::in_place, other_pool, device); // a capture may use two pools
+
+    REQUIRE(device.begin_capture(s) != 0);
+    void* const p = pool.allocate(s, 8_MiB);
+    void* const q = other_pool.allocate(s, 8_MiB);
+    REQUIRE(first->keep(s));
+    REQUIRE(second->keep(s));
+    REQUIRE(other->keep(s));
+    pool.deallocate(s, p, 8_MiB);
+    other_pool.deallocate(s, q, 8_MiB);
+    REQUIRE(device.end_capture(s));
+
+    first.reset();
+    CHECK(pool.usage().captured >= 8_MiB);
+    other.reset();
+    CHECK(other_pool.usage().captured == 0);
+    CHECK(pool.usage().captured >= 8_MiB);
+    second.reset();
+    CHECK(pool.usage().captured == 0);
+    CHECK(device.violations().empty());
+}

@@ -58,45 +58,51 @@ struct costs {
 
     /// Returns: the costs measured on an H200 (driver 580, CUDA 13.0). The ratios are what to build on.
     ///
-    /// Two sources. Survey: a first series over all calls; medians. Probe: a second series, another day, over the calls that take, map and free memory, sizes 2 MiB to 2 GiB in powers of two and 20 MiB;
-    /// medians of 40 calls (24 of 1 GiB, 12 of 2 GiB). Where the two agree within a quarter, or only the survey has it,
-    /// the survey's figure stands; otherwise the curve passes within a quarter of every size that the probe measured.
+    /// Three sources. Survey: a first series over all calls; medians. Probe: a second series, another day, over the
+    /// calls that take, map and free memory, sizes 2 MiB to 2 GiB in powers of two and 20 MiB; medians of 40 calls (24 of
+    /// 1 GiB, 12 of 2 GiB). Both are of an idle GPU. Replay: the calls that policies make while seven recorded programs
+    /// run (`compare --device cuda --costs`), with kernels under way on several streams. That is what the model stands for:
+    /// where the replay differs from the others by more than a quarter, it counts.
     [[nodiscard]] static constexpr costs h200() noexcept {
         using std::chrono::nanoseconds;
         costs c;
         const auto set = [&c](call kind, std::int64_t ns) { c.fixed[index(kind)] = nanoseconds{ns}; };
         // cudaMalloc, survey: 36-46 us up to 20 MiB; 1 GiB: 248 us.
         // Probe: 38-62 us up to 64 MiB, 61 / 64 / 78 at 128 / 256 / 512 MiB; 1 / 2 GiB: 97 / 147 us.
-        c.allocate = {{{{32_MiB, 47'500}, {1_GiB, 97'300}}}, 2};
+        // Replay: 49-53 us up to 32 MiB, 58 / 58 / 80 / 84 at 64 / 128 / 256 / 512 MiB, 116 us from 1 to 2 GiB.
+        c.allocate = {{{{32_MiB, 49'000}, {128_MiB, 59'000}, {256_MiB, 76'000}, {1_GiB, 100'000}}}, 4};
         // cudaFree of an idle device, survey: 32-41 us up to 20 MiB; 1 GiB: 683 us.
         // Probe: 35-51 us up to 32 MiB, 61 / 155 / 117 / 234 at 64 / 128 / 256 / 512 MiB; 1 / 2 GiB: 441 / 912 us.
         c.deallocate = {{{{32_MiB, 44'000}, {128_MiB, 117'000}, {256_MiB, 130'000}, {1_GiB, 440'800}}}, 4};
         set(call::memory, 7'300);      // survey: cudaMemGetInfo: 7.3 us
-        set(call::describe, 25 + 25);  // probe: cuStreamIsCapturing: 25 ns, cuStreamGetId: 25 ns
-        set(call::create_event, 240);  // survey: cudaEventCreate + cudaEventDestroy: 480 ns
-        set(call::destroy_event, 240); // the other half of it
+        set(call::describe, 90);       // replay (probe: cuStreamIsCapturing: 25 ns, cuStreamGetId: 25 ns)
+        set(call::create_event, 650);  // replay (survey: 480 ns with cudaEventDestroy)
+        set(call::destroy_event, 240); // survey: half of the two
         set(call::record, 261);        // probe: cuEventRecord: 261 ns (survey: cudaEventRecord: 445 ns)
-        set(call::query, 310);         // survey: cudaEventQuery: 290-330 ns (probe: 278 ns)
+        set(call::query, 2'000);       // replay (survey, probe: cudaEventQuery: 278-330 ns)
         set(call::synchronize_stream, 1'850);  // survey: cudaStreamSynchronize, idle: 1.7-2.0 us
         set(call::synchronize_device, 91'500); // a small cudaMalloc and cudaFree
         set(call::synchronize_event, 1'850);   // not measured: as for a stream
         set(call::wait, 440);                  // survey: cudaStreamWaitEvent: 440 ns
-        set(call::allocate_from, 425); // survey: cudaMallocAsync + cudaFreeAsync, warm: 0.7-1.0 us a pair
-        set(call::deallocate_to, 425); // the other half of it
+        set(call::allocate_from,
+            1'250); // replay (survey: cudaMallocAsync + cudaFreeAsync, warm: 0.7-1.0 us a pair)
+        set(call::deallocate_to, 1'300); // replay
         // cudaMallocAsync growth, survey: 107-130 us up to 20 MiB; 1 GiB: 1.6 ms.
         c.grow_pool = {{{{2_MiB, 107'000}, {20_MiB, 130'000}, {1_GiB, 1'600'000}}}, 3};
         set(call::create_pool, 107'000); // not measured: as the smallest growth
         set(call::memory_of, 92);        // not measured: as another attribute, cudaStreamGetCaptureInfo
-        set(call::reserve_address,
-            3'000); // survey: cuMemAddressReserve (2 MiB to 16 TiB): 1-5 us (probe: 2.7 us)
+        // cuMemAddressReserve, replay: 9-11 us up to 512 MiB, 7 us for 64 GiB (survey, 2 MiB to 16 TiB: 1-5 us; probe: 2.7 us).
+        set(call::reserve_address, 8'500);
         set(call::free_address, 1'900); // probe: cuMemAddressFree: 1.9 us
         // cuMemCreate, survey: 2 / 20 / 256 MiB / 1 GiB: 15 / 15 / 33 / 126 us.
         // Probe: 13-14 us up to 8 MiB, 8-10 from 16 to 64 MiB, 12 / 20 / 17 at 128 / 256 / 512 MiB; 1 / 2 GiB: 24 / 37.
-        c.create_memory = {{{{8_MiB, 14'000}, {16_MiB, 8'900}, {256_MiB, 15'000}, {1_GiB, 24'300}}}, 4};
+        // Replay: 13-14 us up to 64 MiB.
+        c.create_memory = {{{{64_MiB, 13'700}, {512_MiB, 17'700}, {1_GiB, 24'300}, {2_GiB, 37'000}}}, 4};
         // cuMemRelease, probe: 13-19 us up to 32 MiB, 28 / 47 / 91 / 200 at 64 / 128 / 256 / 512 MiB;
         // 1 / 2 GiB: 329 / 811 us.
         c.release_memory = {{{{32_MiB, 16'300}, {256_MiB, 90'900}, {1_GiB, 328'800}}}, 3};
-        set(call::map, 1'000); // cuMemMap a handle, survey: 1-4 us; probe: 0.7-1.8 us, whatever the size
+        set(call::map,
+            1'300); // cuMemMap a handle, survey: 1-4 us; probe: 0.7-1.8 us, replay: 1.3 us, whatever the size
         // cuMemSetAccess a handle, survey: ~33 us up to 20 MiB, 65 us at 256 MiB, 110 us at 1 GiB.
         // Probe: 23-33 us up to 128 MiB, 44-53 at 256 MiB, 47-49 at 512 MiB; 1 / 2 GiB: 58-62 / 96-111 us.
         c.set_access = {{{{128_MiB, 28'000}, {256_MiB, 45'000}, {1_GiB, 60'000}, {2_GiB, 104'000}}}, 4};

@@ -10,8 +10,8 @@
 ///   2. Best fit with 512 B granules: the smallest free block that the stream may use, the lowest address
 ///      among equals.
 ///   3. A free block may be used by the stream that freed it, at once; by a stream that stands after the
-///      free (through events); by every stream when the work before the free has passed. The pool never
-///      makes a stream wait: internal dependencies are off.
+///      free (through events); by every stream when the work before the free has passed; the last two as
+///      far as the pool's properties allow. The pool never makes a stream wait, whatever they say.
 ///   4. Blocks are never moved: a pool at its limit with enough free bytes in pieces fails.
 ///   5. A chunk goes back only when it is wholly free and the host has seen that all work before its frees
 ///      is over.
@@ -45,6 +45,8 @@ class driver_pool {
         : world_(world)
         , step_(step)
         , threshold_(properties.release_threshold)
+        , follows_events_(properties.reuse_follows_events)
+        , looks_at_passed_(properties.reuse_when_passed)
         , limit_(properties.max_bytes == 0 ? no_limit : round_up(properties.max_bytes, step)) {}
     driver_pool(const driver_pool&) = delete;
     driver_pool& operator=(const driver_pool&) = delete;
@@ -53,7 +55,7 @@ class driver_pool {
     std::optional<std::uint64_t> allocate(std::size_t n, stream& s) {
         n = round_up(n, granule);
         auto found = best(n, s.id);
-        if (!found && settle()) found = best(n, s.id);
+        if (!found && looks_at_passed_ && settle()) found = best(n, s.id);
         if (!found) found = best_run(n, s.id);
         if (!found) return std::nullopt;
         take(*found, n, s);
@@ -213,6 +215,7 @@ class driver_pool {
     [[nodiscard]] bool usable(const block& b, std::uint64_t id) {
         if (b.used) return false;
         if (b.owner == settled || b.owner == id) return true;
+        if (!follows_events_) return false;
         for (const point& p : b.past.entries())
             if (!world_.lines().ordered(p, id)) return false;
         return true;
@@ -285,6 +288,8 @@ class driver_pool {
     schedule& world_;
     std::size_t step_;
     std::size_t threshold_;
+    bool follows_events_;
+    bool looks_at_passed_;
     std::size_t limit_;
     std::size_t reserved_ = 0;
     std::size_t used_ = 0;

@@ -286,6 +286,21 @@ class remap_blocks {
         return static_cast<std::uint32_t>(v);
     }
 
+    /// Effects: the view can be extended by `more` places without host memory. Throws: `std::bad_alloc`.
+    void make_room_in_view(std::uint32_t v, std::size_t more) {
+        views_[v].places.reserve(views_[v].places.size() + more);
+    }
+    /// Effects: the view shows this, too, behind what it has shown. Requires: room; it does not show that home yet.
+    void extend_view(std::uint32_t v, const place& p) noexcept {
+        views_[v].places.push_back(p);
+        views_[v].last_used = ++clock_;
+    }
+
+    /// Returns: what the view shows, in the order of addresses.
+    [[nodiscard]] std::span<const place> places_of(std::uint32_t v) const noexcept {
+        return views_[v].places;
+    }
+
     /// Requires: no span is in it.
     void remove_view(std::uint32_t v) noexcept { views_[v] = view{}; }
 

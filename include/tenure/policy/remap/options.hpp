@@ -16,9 +16,19 @@ struct remap_options {
 
     /// Handles are at most this part of what the pool holds (and `least_handle_bytes` at least, and at most
     /// `most_handle_bytes`, or a 256th of what the pool holds where that is more): a large pool buys large handles, and
-    /// a half used one is a small loss in it.
+    /// a half used one is a small loss in it. Up to 128 MiB they cost the driver the same.
     std::size_t handles_per_pool = 64;
-    std::size_t most_handle_bytes = std::size_t{64} << 20;
+    std::size_t most_handle_bytes = std::size_t{128} << 20;
+
+    /// What is bought for one request may come in handles as large as this part of it, too (512 MiB at most): what is
+    /// bought together tends to be shown together. 0: the request's size does not matter.
+    std::size_t handles_per_request = 8;
+
+    /// At least this part of the pool, and at least `least_purchase_bytes`, is bought at once, `least_handle_bytes` at
+    /// most: the rest is there for what comes next. Where the device refuses that, only what is missing. 0: always
+    /// only that.
+    std::size_t purchases_per_pool = 192;
+    std::size_t least_purchase_bytes = std::size_t{8} << 20;
 
     /// Bytes, a power of two: what the homes of small blocks (up to 256 KiB) grow by.
     std::size_t small_handle_bytes = std::size_t{2} << 20;
@@ -28,7 +38,7 @@ struct remap_options {
     std::size_t slack_divisor = 200;
 
     /// Bytes: memory that is bought anyway is bought smaller where a handle shown again saves at least this much.
-    std::size_t worth_showing_bytes = std::size_t{4} << 20;
+    std::size_t worth_showing_bytes = std::size_t{8} << 20;
 
     /// Views kept, at least one; the least recently used one goes when there are more.
     std::size_t max_views = 128;

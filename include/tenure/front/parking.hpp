@@ -1,0 +1,330 @@
+#pragma once
+
+/// \file
+/// `parking<Pool>`: the racks of all threads before a pool, and the ways on which parked blocks leave them.
+///
+///     owner         magazine full --> depot, or pool            `give_way`
+///                   rack over its limit --> pool                `make_room`
+///                   rack of a stream that is gone --> pool      `rack_for`, `thread_ends`
+///     any thread    everything --> pool                         `take_all_back`
+///
+/// A base of `magazines`, which says what makes it correct. Locks, in this order: `front_registry` (at the end of a
+/// thread) > `rack_list` > `depot` and the pool's own.
+/// Thread-safety: thread-safe, except construction and destruction.
+
+#include <tenure/core/error.hpp>
+#include <tenure/front/depot.hpp>
+#include <tenure/front/front_accounts.hpp>
+#include <tenure/front/hit_path.hpp>
+#include <tenure/front/magazine_options.hpp>
+#include <tenure/front/rack_list.hpp>
+#include <tenure/front/transits.hpp>
+#include <tenure/policy/held_block.hpp>
+#include <tenure/resource/resource.hpp>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <utility>
+
+namespace tenure {
+
+template <resource Pool>
+class parking : protected hit_path<typename Pool::device_type> {
+  protected:
+    using hits = hit_path<typename Pool::device_type>;
+    using hits::device_;
+    using hits::granules_of;
+    using hits::has_room;
+    using hits::number_;
+    using hits::stale_;
+    using hits::table;
+    using hits::word_of;
+    using typename hits::word;
+
+    static constexpr std::uint64_t gone_word = block_word::of(0, block_word::state::gone, 0).bits();
+
+    /// Throws: `std::bad_alloc`, and what the pool's construction throws.
+    template <class PoolOptions>
+    parking(typename Pool::device_type& device, PoolOptions&& pool_options, const magazine_options& options)
+        : hits(device, holding_resource<Pool> && options.enabled
+                           ? std::min(options.max_block_bytes, hits::largest_block)
+                           : 0)
+        , limit_(options.max_parked_bytes / layout::granule)
+        , max_streams_(std::max<std::size_t>(options.max_streams, 1))
+        , asks_(options.check == stream_check::every_call)
+        , depot_(limit_ / depot_share) {
+        pool_.emplace(device, std::forward<PoolOptions>(pool_options));
+        front_registry::instance().enter({number_, this, [](void* self, std::uint64_t thread) noexcept {
+                                              static_cast<parking*>(self)->thread_ends(thread);
+                                          }});
+    }
+
+    ~parking() = default;
+
+    // ---- racks ----
+
+    /// Returns: the calling thread's rack for the stream that the handle names now; null if it can have none.
+    rack* rack_for(stream_handle stream) noexcept {
+        rack* r = thread_racks::find(number_, stream);
+        const result<stream_state, status> now = device_->describe(stream);
+        if (!now) return nullptr;
+        if (now->capturing()) {
+            // Before the pool hears of the capture, which would hold back what comes later.
+            if (r != nullptr) {
+                if (r->parked_granules.value() != 0) {
+                    const std::lock_guard lock(racks_.mutex());
+                    give_back_all(*r);
+                }
+                empty_depot([id = r->stream_id](const depot::bundle& b) { return b.stream_id == id; });
+            }
+            return nullptr;
+        }
+        if (r != nullptr && r->stream_id == now->id && !r->section.is_retired()) return r;
+        const std::uint64_t thread = thread_racks::thread();
+        if (thread == 0) return nullptr;
+        if (r != nullptr) remove(r);
+        if (rack* const oldest = racks_.oldest_if_full(thread, max_streams_)) remove(oldest);
+        try {
+            r = racks_.add(thread, stream, now->id, asks_ && !device_->permanent(stream), limit_);
+        } catch (...) { // host memory
+            return nullptr;
+        }
+        if (thread_racks::set(number_, stream, r)) return r;
+        racks_.remove(r, [](rack&) {});
+        return nullptr;
+    }
+
+    /// Returns: the magazine of a size that has been asked for; a size has one from its second miss on.
+    magazine* magazine_for(rack& r, std::uint32_t granules) noexcept {
+        if (magazine* const m = r.magazines.find(granules)) return m;
+        if (!r.has_missed(granules)) return nullptr;
+        const std::lock_guard lock(racks_.mutex());
+        return &r.magazines.obtain(granules, [&](magazine& old) { give_back(r, old, old.count); });
+    }
+
+    // ---- the owner's ways out ----
+
+    /// Effects: if there is no room for another block of this size in the rack or in its magazine, makes some.
+    /// Requires: the rack is the calling thread's.
+    void make_room(rack& r, magazine& m) noexcept {
+        if (!has_room(r, m.granules)) shrink(r);
+        if (m.count == magazine::most_blocks) give_way(r, m);
+    }
+
+    /// Effects: blocks that were got for the rack go into the magazine, or back. Their words exist.
+    void park(rack& r, magazine& m, std::span<void* const> blocks) noexcept {
+        std::array<void*, magazine::half> back;
+        std::size_t returned = 0;
+        const bool inside = r.section.try_enter();
+        for (void* const p : blocks) {
+            word& w = table().at(p);
+            if (!inside || m.count == magazine::most_blocks || !has_room(r, m.granules)) {
+                w.store(gone_word, std::memory_order_relaxed);
+                back[returned++] = p;
+                continue;
+            }
+            w.store(r.parked_word, std::memory_order_relaxed);
+            m.blocks[m.count++] = p;
+            r.parked_granules.add(m.granules);
+        }
+        if (inside) r.section.leave();
+        give_to_pool({back.data(), returned}, m.granules);
+    }
+
+    void give_to_pool(std::span<void* const> blocks, std::uint32_t granules_each) noexcept {
+        if (blocks.empty()) return;
+        accounts_.in(granules_each * layout::granule * blocks.size(), blocks.size());
+        if constexpr (holding_resource<Pool>) pool_->release_batch(blocks);
+    }
+
+    // ---- anybody's ----
+
+    /// Effects: what any thread has parked goes back to the pool. Returns: whether there was anything.
+    bool take_all_back() noexcept {
+        const bool in_racks = visit_and_empty([](const rack&) { return true; });
+        const bool in_depot = empty_depot([](const depot::bundle&) { return true; });
+        report_stale();
+        return in_racks || in_depot;
+    }
+
+    /// Effects: the same, unless so little is parked that it cannot be what the pool is short of. Then the pool may buy a
+    /// little sooner: by the share named here at most. While a program grows each purchase would else empty all magazines,
+    /// nearly always in vain.
+    bool take_back_if_much() noexcept {
+        const std::uint64_t parked = totals().parked;
+        return parked != 0 && parked >= pool_->usage().reserved.current / negligible_share && take_all_back();
+    }
+
+    /// Effects: no thread keeps blocks of the stream any more, and each asks which stream the handle names.
+    void forget_stream(stream_handle stream) noexcept {
+        racks_.visit([&](const rack& r) { return r.stream == stream; },
+                     [&](rack& r) {
+                         give_back_all(r);
+                         const std::uint64_t id = r.stream_id;
+                         empty_depot([id](const depot::bundle& b) { return b.stream_id == id; });
+                         r.section.retire();
+                     });
+        report_stale();
+    }
+
+    [[nodiscard]] front_totals totals() const noexcept {
+        front_totals sum = racks_.totals();
+        sum.parked += depot_.parked_granules() * layout::granule;
+        return sum;
+    }
+
+    /// Effects: reports an entry that came up in a magazine though its block is not parked there.
+    void report_stale() noexcept {
+        if (stale_.load(std::memory_order_relaxed) == nullptr) return;
+        if (void* const p = stale_.exchange(nullptr))
+            report_misuse({.kind = misuse_kind::double_free, .pointer = p});
+    }
+
+    [[nodiscard]] bool are_racks_valid() const noexcept {
+        bool good = true;
+        racks_.visit([](const rack&) { return true; }, [&](rack& r) { good = is_valid(r) && good; });
+        return good;
+    }
+
+  private:
+    /// Requires: the rack is the calling thread's.
+    void remove(rack* r) noexcept {
+        thread_racks::set(number_, r->stream, nullptr);
+        racks_.remove(r, [this](rack& gone) { give_back_all(gone); });
+    }
+
+    void thread_ends(std::uint64_t thread) noexcept {
+        racks_.remove_thread(thread, [this](rack& r) { give_back_all(r); });
+    }
+
+    template <class Select>
+    bool visit_and_empty(Select&& select) noexcept {
+        bool any = false;
+        racks_.visit(
+            [&](rack& r) {
+                if (!select(r)) return false;
+                r.section.ask_for_visit();
+                return r.parked_granules.value() != 0;
+            },
+            [&](rack& r) {
+                give_back_all(r);
+                any = true;
+            });
+        return any;
+    }
+
+    template <class Select>
+    bool empty_depot(Select&& select) noexcept {
+        if (depot_.parked_granules() == 0) return false;
+        const transits::passage under_way(transits_);
+        return depot_.empty(select, [&](const depot::bundle& b) { give_to_pool(b.view(), b.granules); });
+    }
+
+    /// Effects: a rack that is full gets the limit that its traffic calls for now. If it still is, those magazines that
+    /// hold the most bytes give back, until a quarter of it is free.
+    void shrink(rack& r) noexcept {
+        const std::lock_guard lock(racks_.mutex());
+        const auto live = static_cast<std::int64_t>(r.traffic.bytes_out.value() - r.traffic.bytes_in.value());
+        const std::uint64_t share =
+            live > 0 ? static_cast<std::uint64_t>(live) / layout::granule / live_share : 0;
+        r.granule_limit = std::max<std::uint64_t>(limit_, share);
+        while (r.parked_granules.value() > r.granule_limit / 4 * 3) {
+            magazine* largest = nullptr;
+            std::uint64_t most = 0;
+            r.magazines.for_each([&](magazine& m) {
+                const std::uint64_t granules = std::uint64_t{m.count} * m.granules;
+                if (granules > most) {
+                    most = granules;
+                    largest = &m;
+                }
+            });
+            if (largest == nullptr) return;
+            give_back(r, *largest, (largest->count + 1) / 2);
+        }
+    }
+
+    /// Effects: the half that was parked first leaves a full magazine, for the depot or the pool.
+    void give_way(rack& r, magazine& m) noexcept {
+        const transits::passage under_way(transits_);
+        std::array<void*, magazine::most_blocks> blocks;
+        if (!r.section.try_enter()) return;
+        const std::size_t n = take_oldest(r, m, std::min(m.count, magazine::half), blocks);
+        r.section.leave();
+        depot::bundle b{.stream_id = r.stream_id,
+                        .granules = m.granules,
+                        .count = static_cast<std::uint32_t>(n),
+                        .blocks = {}};
+        std::copy_n(blocks.begin(), n, b.blocks.begin());
+        if (depot_.put(b)) return;
+        if (depot::bundle old; depot_.evict(old)) give_to_pool(old.view(), old.granules);
+        if (!depot_.put(b)) give_to_pool(b.view(), b.granules);
+    }
+
+    /// Requires, as the next: the caller has the rack to itself, and holds the list's mutex.
+    void give_back_all(rack& r) noexcept {
+        r.magazines.for_each([&](magazine& m) { give_back(r, m, m.count); });
+    }
+
+    void give_back(rack& r, magazine& m, std::uint32_t number) noexcept {
+        std::array<void*, magazine::most_blocks> blocks;
+        const std::size_t n = take_oldest(r, m, number, blocks);
+        give_to_pool({blocks.data(), n}, m.granules);
+    }
+
+    /// Requires: the caller has the rack to itself. Returns: the number of blocks written to `out`.
+    std::size_t take_oldest(rack& r, magazine& m, std::uint32_t number,
+                            std::array<void*, magazine::most_blocks>& out) noexcept {
+        std::size_t n = 0;
+        for (std::uint32_t i = 0; i < number; ++i) {
+            void* const p = m.blocks[i];
+            word& w = *table().find(p);
+            if (w.load(std::memory_order_relaxed) == r.parked_word) {
+                w.store(gone_word, std::memory_order_relaxed);
+                out[n++] = p;
+            } else {
+                stale_.store(p, std::memory_order_relaxed);
+            }
+        }
+        std::copy(m.blocks.begin() + number, m.blocks.begin() + m.count, m.blocks.begin());
+        m.count -= number;
+        r.parked_granules.subtract(std::uint64_t{number} * m.granules);
+        return n;
+    }
+
+    static bool is_valid(rack& r) noexcept {
+        std::uint64_t parked = 0;
+        bool good = true;
+        r.magazines.for_each([&](const magazine& m) {
+            good = good && m.count <= magazine::most_blocks;
+            for (std::uint32_t i = 0; i < m.count; ++i)
+                good = good && word_of(m.blocks[i]).bits() == r.parked_word;
+            parked += std::uint64_t{m.count} * m.granules;
+        });
+        return good && parked == r.parked_granules.value();
+    }
+
+    static constexpr std::uint64_t live_share = 8;  ///< see `magazine_options::max_parked_bytes`
+    static constexpr std::uint64_t depot_share = 4; ///< of one thread's limit
+    static constexpr std::size_t negligible_share = 256;
+
+    const std::size_t limit_; ///< granules that a rack may hold
+    const std::size_t max_streams_;
+    const bool asks_;
+
+  protected:
+    std::optional<Pool> pool_; ///< always engaged between construction and destruction
+
+    // Written to by misses of all threads: not on the line of what hits read.
+    alignas(128) mutable rack_list racks_;
+    depot depot_;
+    front_accounts accounts_;
+    transits transits_;
+};
+
+} // namespace tenure

@@ -1,0 +1,126 @@
+#pragma once
+
+/// \file
+/// Rows of arenas as text for machines: `to_json`, by the schema docs/schema/arenas-1.json, and `to_prometheus`, in the
+/// text format 0.0.4 of its exposition.
+///
+/// Both go by the table of columns (`arena_row.hpp`): a column `used` in bytes is `"used"` in JSON and
+/// `tenure_arena_used_bytes` for Prometheus; counters end in `_total` there, nanoseconds become seconds. What is absent is
+/// null in JSON and left out for Prometheus.
+///
+/// Complexity: linear. Thread-safety: functions of values.
+
+#include <tenure/tenancy/arena_row.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace tenure {
+
+/// Whose arenas they are. Zero or empty: not known.
+struct process_identity {
+    std::uint64_t pid = 0;
+    std::uint64_t started = 0; ///< when the process started, in clock ticks since the machine did (Linux)
+    std::string program{};
+};
+
+namespace detail {
+
+inline void append_json_string(std::string& out, std::string_view text) {
+    out += '"';
+    for (const char c : text) {
+        const auto code = static_cast<unsigned char>(c);
+        if (c == '"' || c == '\\') {
+            (out += '\\') += c;
+        } else if (code < 0x20) {
+            char escaped[8];
+            std::snprintf(escaped, sizeof escaped, "\\u%04x", code);
+            out += escaped;
+        } else {
+            out += c;
+        }
+    }
+    out += '"';
+}
+
+inline void append_number(std::string& out, std::uint64_t n) {
+    n == arena_row::none ? out += "null" : out += std::to_string(n);
+}
+
+/// A label's value: quotes, backslashes and line breaks escaped.
+inline std::string prometheus_label(std::string_view text) {
+    std::string out;
+    for (const char c : text) {
+        if (c == '\\' || c == '"') out += '\\';
+        c == '\n' ? out += "\\n" : out += c;
+    }
+    return out;
+}
+
+} // namespace detail
+
+/// Returns: one JSON object without line breaks. `time_ns`: when the rows were taken, nanoseconds since 1970; 0: not said.
+inline std::string to_json(std::span<const arena_row> rows, const process_identity& process,
+                           std::uint64_t time_ns = 0) {
+    std::string out = R"({"schema":"tenure-arenas","version":1,"time_ns":)";
+    out += std::to_string(time_ns);
+    out += R"(,"process":{"pid":)" + std::to_string(process.pid);
+    out += R"(,"started":)" + std::to_string(process.started);
+    out += R"(,"program":)";
+    detail::append_json_string(out, process.program);
+    out += R"(},"arenas":[)";
+    for (const arena_row& row : rows) {
+        if (&row != rows.data()) out += ',';
+        out += R"({"id":)" + std::to_string(row.id) + R"(,"parent":)";
+        row.parent == 0 ? out += "null" : out += std::to_string(row.parent);
+        out += R"(,"depth":)" + std::to_string(row.depth);
+        out += row.arena ? R"(,"kind":"arena","path":)" : R"(,"kind":"group","path":)";
+        detail::append_json_string(out, row.path);
+        for (std::size_t c = 0; c < arena_columns.size(); ++c) {
+            (out += ",\"") += arena_columns[c].name;
+            out += "\":";
+            detail::append_number(out, row.values[c]);
+        }
+        out += '}';
+    }
+    out += "]}";
+    return out;
+}
+
+/// Returns: all metrics, each line ended.
+inline std::string to_prometheus(std::span<const arena_row> rows, const process_identity& process) {
+    std::string out;
+    for (std::size_t c = 0; c < arena_columns.size(); ++c) {
+        const arena_column& column = arena_columns[c];
+        const bool counter = column.kind == column_kind::counter;
+        std::string metric = std::string("tenure_arena_") + column.name;
+        if (column.unit == column_unit::bytes) metric += "_bytes";
+        if (column.unit == column_unit::nanoseconds) metric += "_seconds";
+        if (counter) metric += "_total";
+        out += "# HELP " + metric + ' ' + column.help + '\n';
+        out += "# TYPE " + metric + (counter ? " counter\n" : " gauge\n");
+        for (const arena_row& row : rows) {
+            const std::uint64_t value = row.values[c];
+            if (value == arena_row::none) continue;
+            out += metric + "{arena=\"" + detail::prometheus_label(row.path) + "\",kind=\"" +
+                   (row.arena ? "arena" : "group") + "\",pid=\"" + std::to_string(process.pid) + "\"} ";
+            if (column.unit == column_unit::nanoseconds) {
+                char seconds[32];
+                std::snprintf(seconds, sizeof seconds, "%llu.%09llu",
+                              static_cast<unsigned long long>(value / 1'000'000'000),
+                              static_cast<unsigned long long>(value % 1'000'000'000));
+                out += seconds;
+            } else {
+                out += std::to_string(value);
+            }
+            out += '\n';
+        }
+    }
+    return out;
+}
+
+} // namespace tenure

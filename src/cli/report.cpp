@@ -1,0 +1,219 @@
+#include "report.hpp"
+
+#include "errors.hpp"
+#include "output_file.hpp"
+
+#include <tenure/core/units.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <string_view>
+
+namespace tenure::cli {
+
+namespace {
+
+constexpr double width = 960;
+constexpr double left = 90; // of the plot, inside the drawing
+constexpr std::array<const char*, 8> colours{"#4477aa", "#ee6677", "#228833", "#ccbb44",
+                                             "#66ccee", "#aa3377", "#bb7733", "#888888"};
+
+std::string escaped(std::string_view text) {
+    std::string out;
+    for (const char c : text) {
+        switch (c) {
+        case '&': out += "&amp;"; break;
+        case '<': out += "&lt;"; break;
+        case '>': out += "&gt;"; break;
+        case '"': out += "&quot;"; break;
+        default: out += static_cast<unsigned char>(c) < 0x20 ? '?' : c;
+        }
+    }
+    return out;
+}
+
+std::string fixed(double x) {
+    std::array<char, 32> text{};
+    std::snprintf(text.data(), text.size(), "%.1f", x);
+    return text.data();
+}
+
+const char* colour(std::size_t i) {
+    return colours[i % colours.size()];
+}
+
+/// The smallest power of two of which four reach `most`.
+std::uint64_t step_for(std::uint64_t most) {
+    std::uint64_t step = 1;
+    while (step * 4 < most && step < (std::uint64_t{1} << 60)) step *= 2;
+    return step;
+}
+
+/// A drawing with time to the right and bytes up.
+class chart {
+  public:
+    chart(const timeline& t, std::uint64_t most, double height, const std::string& label)
+        : t_(t)
+        , seconds_(std::max(t.time_s.back(), 1e-9))
+        , step_(step_for(std::max<std::uint64_t>(most, 1)))
+        , top_(static_cast<double>(most) * 1.05 + 1)
+        , height_(height) {
+        svg_ = "<svg viewBox=\"0 0 " + fixed(width) + ' ' + fixed(height_ + 30) +
+               "\" role=\"img\" aria-label=\"" + escaped(label) + "\">\n";
+        for (std::uint64_t b = 0; static_cast<double>(b) <= top_; b += step_) {
+            const std::string y_text = fixed(y(b));
+            svg_ += "<line class=\"grid\" x1=\"" + fixed(left) + "\" x2=\"" + fixed(width) + "\" y1=\"" +
+                    y_text + "\" y2=\"" + y_text + "\"/><text x=\"" + fixed(left - 6) + "\" y=\"" +
+                    fixed(y(b) + 4) + "\" text-anchor=\"end\">" + format_bytes(b) + "</text>\n";
+        }
+        for (int i = 0; i <= 4; ++i) {
+            std::array<char, 32> text{};
+            std::snprintf(text.data(), text.size(), "%.4g s", seconds_ * i / 4);
+            svg_ += "<text x=\"" + fixed(left + (width - left - 20) * i / 4) + "\" y=\"" +
+                    fixed(height_ + 20) + "\" text-anchor=\"middle\">" + text.data() + "</text>";
+        }
+    }
+
+    /// Effects: fills what lies between two series, as steps.
+    void band(const std::vector<std::uint64_t>& low, const std::vector<std::uint64_t>& high,
+              std::size_t which, const std::string& title) {
+        std::string forth = "M" + point(0, high[0]);
+        std::string back;
+        for (std::size_t i = 1; i < high.size(); ++i) forth += step(i, high[i]);
+        for (std::size_t i = low.size(); i-- > 1;)
+            back += 'L' + point(i, low[i]) + 'L' + point(i, low[i - 1]);
+        back += 'L' + point(0, low[0]);
+        svg_ += "<path d=\"" + forth + back + "Z\" fill=\"" + colour(which) +
+                "\" fill-opacity=\"0.75\"><title>" + escaped(title) + "</title></path>\n";
+    }
+
+    /// Effects: draws a limit where there is one.
+    void limit(const std::vector<std::uint64_t>& values, const char* stroke, const std::string& title) {
+        std::string path;
+        bool down = false;
+        for (std::size_t i = 0; i < values.size(); ++i) {
+            const bool shown = values[i] != timeline::no_value;
+            if (shown && !down) path += 'M' + point(i, values[i]);
+            if (shown && down) path += step(i, values[i]);
+            if (!shown && down) path += 'H' + fixed(x(i));
+            down = shown;
+        }
+        if (path.empty()) return;
+        if (down) path += 'H' + fixed(width - 20);
+        svg_ += "<path class=\"limit\" stroke=\"" + std::string(stroke) + "\" d=\"" + path + "\"><title>" +
+                escaped(title) + "</title></path>\n";
+    }
+
+    std::string finish() { return svg_ + "</svg>\n"; }
+
+  private:
+    [[nodiscard]] double x(std::size_t i) const {
+        return left + (width - left - 20) * t_.time_s[i] / seconds_;
+    }
+    [[nodiscard]] double y(std::uint64_t bytes) const {
+        return height_ - (height_ - 5) * static_cast<double>(bytes) / top_;
+    }
+    [[nodiscard]] std::string point(std::size_t i, std::uint64_t bytes) const {
+        return fixed(x(i)) + ' ' + fixed(y(bytes));
+    }
+    [[nodiscard]] std::string step(std::size_t i, std::uint64_t bytes) const {
+        return 'H' + fixed(x(i)) + 'V' + fixed(y(bytes));
+    }
+
+    const timeline& t_;
+    double seconds_;
+    std::uint64_t step_;
+    double top_;
+    double height_;
+    std::string svg_;
+};
+
+std::uint64_t highest(const std::vector<std::uint64_t>& values) {
+    std::uint64_t most = 0;
+    for (const std::uint64_t v : values)
+        if (v != timeline::no_value) most = std::max(most, v);
+    return most;
+}
+
+std::string last_limit(const timeline::series& s) {
+    return s.limit.empty() || s.limit.back() == timeline::no_value ? "none" : format_bytes(s.limit.back());
+}
+
+/// All arenas, one upon the other.
+std::string stacked(const timeline& t) {
+    std::vector<std::vector<std::uint64_t>> sums{std::vector<std::uint64_t>(t.time_s.size(), 0)};
+    for (const timeline::series& s : t.arenas) {
+        std::vector<std::uint64_t> sum = sums.back();
+        for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += s.held[i];
+        sums.push_back(std::move(sum));
+    }
+    const std::uint64_t held = highest(sums.back());
+    std::uint64_t most = held;
+    // A limit far above all that was held would leave nothing to be seen.
+    for (const timeline::series& g : t.groups)
+        if (highest(g.limit) <= 4 * std::max<std::uint64_t>(held, 1)) most = std::max(most, highest(g.limit));
+    chart c(t, most, 320, "all arenas");
+    for (std::size_t i = 0; i < t.arenas.size(); ++i)
+        c.band(sums[i], sums[i + 1], i,
+               t.arenas[i].name + ", at most " + format_bytes(highest(t.arenas[i].held)));
+    for (const timeline::series& g : t.groups)
+        if (highest(g.limit) <= most) c.limit(g.limit, "currentColor", "max of " + g.name);
+    return c.finish();
+}
+
+std::string alone(const timeline& t, std::size_t i) {
+    const timeline::series& s = t.arenas[i];
+    chart c(t, std::max(highest(s.held), highest(s.limit)), 110, s.name);
+    c.band(std::vector<std::uint64_t>(s.held.size(), 0), s.held, i, s.name);
+    c.limit(s.limit, "currentColor", "max of " + s.name);
+    return c.finish();
+}
+
+} // namespace
+
+std::string to_html(const timeline& t) {
+    std::string html = "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>" +
+                       escaped(t.source) +
+                       " - tenure report</title>\n<style>\n"
+                       ":root{color-scheme:light dark}\n"
+                       "body{font:14px system-ui,sans-serif;max-width:1000px;margin:2em auto;padding:0 1em}\n"
+                       "svg{width:100%;height:auto}svg text{font-size:11px;fill:currentColor}\n"
+                       ".grid{stroke:currentColor;stroke-opacity:.15}\n"
+                       ".limit{fill:none;stroke-width:1.5;stroke-dasharray:6 4}\n"
+                       "table{border-collapse:collapse}td,th{padding:.2em .8em;text-align:right}\n"
+                       "td:first-child,th:first-child{text-align:left}\n"
+                       ".key{display:inline-block;width:.8em;height:.8em;margin-right:.5em}\n"
+                       "</style></head><body>\n<h1>" +
+                       escaped(t.source) + "</h1>\n<p>Bytes of each arena: " + escaped(t.what) +
+                       ". Dashed: limits. Each of " + std::to_string(t.time_s.size()) +
+                       " points is the state of its span in which most was held.</p>\n" + stacked(t) +
+                       "<table><tr><th>arena</th><th>most held</th><th>max at the end</th></tr>\n";
+    for (std::size_t i = 0; i < t.arenas.size(); ++i)
+        html += "<tr><td><span class=\"key\" style=\"background:" + std::string(colour(i)) + "\"></span>" +
+                escaped(t.arenas[i].name) + "</td><td>" + format_bytes(highest(t.arenas[i].held)) +
+                "</td><td>" + last_limit(t.arenas[i]) + "</td></tr>\n";
+    for (const timeline::series& g : t.groups)
+        html += "<tr><td>" + escaped(g.name) + " (group)</td><td>" + format_bytes(highest(g.held)) +
+                "</td><td>" + last_limit(g) + "</td></tr>\n";
+    html += "</table>\n";
+    if (t.arenas.size() > 1 ||
+        highest(t.arenas.empty() ? std::vector<std::uint64_t>{} : t.arenas[0].limit) != 0)
+        for (std::size_t i = 0; i < t.arenas.size(); ++i)
+            html += "<h2>" + escaped(t.arenas[i].name) + "</h2>\n" + alone(t, i);
+    return html + "</body></html>\n";
+}
+
+exit_code report(const report_options& options) {
+    const timeline t = load_timeline(options.run);
+    if (options.output == "-") {
+        const std::string html = to_html(t);
+        if (std::fwrite(html.data(), 1, html.size(), stdout) != html.size() || std::fflush(stdout) != 0)
+            throw usage_error("cannot write to stdout");
+        return all_completed;
+    }
+    output_file(options.output).commit(to_html(t));
+    return all_completed;
+}
+
+} // namespace tenure::cli

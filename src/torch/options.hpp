@@ -1,0 +1,89 @@
+#pragma once
+
+/// \file
+/// Options as text, one "key=value" a line, as the C interface takes them.
+///
+/// What `install` reads of them itself is in `settings`; all the rest belongs to the policy, under the names that
+/// `tenure compare` uses, and is checked by the policy's own table. Plain values; thread-compatible.
+
+#include <tenure/core/error.hpp>
+#include <tenure/core/units.hpp>
+
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tenure::torch {
+
+struct option {
+    std::string key;
+    std::string value;
+    friend bool operator==(const option&, const option&) = default;
+};
+
+/// Which policy an arena has, and the policy's own options.
+struct policy_choice {
+    std::string name = "remap";
+    std::vector<option> options{};
+    friend bool operator==(const policy_choice&, const policy_choice&) = default;
+};
+
+/// How memory is made fit for other processes (`torch.multiprocessing`).
+enum class sharing {
+    where_possible, ///< if the device can
+    on,             ///< or fail
+    off,            ///< only what any process can share without asking: memory of `cudaMalloc`
+};
+
+struct settings {
+    policy_choice policy{};
+    std::size_t limit = no_limit; ///< bytes a device may give to all arenas together
+    sharing share = sharing::where_possible;
+    friend bool operator==(const settings&, const settings&) = default;
+};
+
+/// Returns: the lines of `text` in order, empty lines left out. Throws: `std::invalid_argument` for a line without "=".
+inline std::vector<option> parse_options(std::string_view text) {
+    std::vector<option> all;
+    while (!text.empty()) {
+        const std::size_t end = std::min(text.find('\n'), text.size());
+        const std::string_view line = text.substr(0, end);
+        text.remove_prefix(std::min(end + 1, text.size()));
+        if (line.empty()) continue;
+        const std::size_t equals = line.find('=');
+        if (equals == std::string_view::npos || equals == 0)
+            throw std::invalid_argument("option \"" + std::string(line) + "\" is not of the form key=value");
+        all.push_back({std::string(line.substr(0, equals)), std::string(line.substr(equals + 1))});
+    }
+    return all;
+}
+
+/// Returns: the settings that `text` asks for; what it does not name is as in `defaults`. Options of the policy are kept
+/// from the defaults only if the policy is the same. Throws: `std::invalid_argument`. The policy's options are not
+/// looked at here.
+inline settings parse_settings(std::string_view text, const settings& defaults = {}) {
+    settings s = defaults;
+    const std::vector<option> given = parse_options(text);
+    for (const option& o : given) {
+        if (o.key != "policy") continue;
+        if (o.value != s.policy.name) s.policy.options.clear();
+        s.policy.name = o.value;
+    }
+    for (const option& o : given) {
+        if (o.key == "policy") continue;
+        if (o.key == "limit") {
+            s.limit = parse_bytes(o.value);
+        } else if (o.key == "share") {
+            if (o.value != "on" && o.value != "off")
+                throw std::invalid_argument("option share: \"" + o.value + "\" is neither on nor off");
+            s.share = o.value == "on" ? sharing::on : sharing::off;
+        } else {
+            s.policy.options.push_back(o);
+        }
+    }
+    return s;
+}
+
+} // namespace tenure::torch

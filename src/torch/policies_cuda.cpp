@@ -1,0 +1,14 @@
+// Every policy on a GPU.
+
+#include "gate.hpp"
+#include "policies_make.hpp"
+
+#include <tenure/device/cuda_device.hpp>
+
+namespace tenure::torch {
+
+template std::unique_ptr<arena_memory> make_arena_memory(const policy_choice&, const caching_options&,
+                                                         gate<cuda::device>&, const std::string&,
+                                                         std::size_t);
+
+} // namespace tenure::torch

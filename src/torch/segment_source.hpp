@@ -1,0 +1,152 @@
+#pragma once
+
+/// \file
+/// `segment_source`: an arena for `torch.cuda.MemPool`, with torch's own allocator (or this one) in charge.
+///
+///     MemPool --> torch's allocator --malloc function of slot k--> segment_source k --> arena --> device
+///
+/// Torch takes two plain C functions, without a word of context, so each source has functions of its own: `sources` has
+/// a fixed number of slots, and `functions(k)` are those of slot k.
+///
+/// A malloc function answers null when the arena is at its limit; torch takes that for a full device, and says so with
+/// its own OutOfMemoryError. Segments are usable on every stream at once, and when torch gives one back, all work of the
+/// device is waited for first, as `cudaFree` does.
+///
+/// Thread-safety: thread-safe.
+
+#include "arena_memory.hpp"
+#include "gate.hpp"
+#include "options.hpp"
+#include "policies.hpp"
+
+#include <tenure/core/error.hpp>
+#include <tenure/tenancy/meter.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tenure::torch {
+
+template <class World>
+class segment_source {
+  public:
+    using device_type = typename World::device_type;
+
+    /// What it has on one device.
+    struct place {
+        place(std::unique_ptr<device_type> d, const std::string& name)
+            : device(std::move(d)), unlimited(name, no_limit), through(*device, unlimited) {}
+        std::unique_ptr<device_type> device;
+        meter unlimited;
+        gate<device_type> through;
+        std::unique_ptr<arena_memory> memory;
+        std::size_t live = 0;
+    };
+
+    segment_source(World& world, std::string name, std::size_t max, policy_choice policy, sharing share)
+        : world_(&world), name_(std::move(name)), max_(max), policy_(std::move(policy)), share_(share) {
+        check_policy(policy_);
+    }
+
+    [[nodiscard]] const std::string& name() const noexcept { return name_; }
+    [[nodiscard]] const policy_choice& policy() const noexcept { return policy_; }
+
+    /// Returns: null if there is no memory for it. Throws: what opening a device throws.
+    void* allocate(std::size_t bytes, int device) {
+        const std::lock_guard lock(mutex_);
+        place& at = place_on(device);
+        const allocate_result r = at.memory->allocate_settled(bytes);
+        if (!r) return nullptr;
+        ++at.live;
+        return *r;
+    }
+
+    void deallocate(void* p, std::size_t bytes, int device) {
+        const std::lock_guard lock(mutex_);
+        place& at = place_on(device);
+        if (at.device->synchronize() != status::ok) return; // the device is gone, and the memory with it
+        at.memory->deallocate_settled(p, bytes);
+        --at.live;
+    }
+
+    [[nodiscard]] std::size_t live() const {
+        const std::lock_guard lock(mutex_);
+        std::size_t n = 0;
+        for (const auto& [d, p] : places_) n += p->live;
+        return n;
+    }
+
+    std::size_t trim(int device, std::size_t keep) {
+        const std::lock_guard lock(mutex_);
+        std::size_t n = 0;
+        for (const auto& [d, p] : places_)
+            if (device < 0 || device == d) n += p->memory->trim(keep);
+        return n;
+    }
+
+    void set_max(int device, std::size_t bytes) {
+        const std::lock_guard lock(mutex_);
+        if (device < 0) max_ = bytes;
+        for (const auto& [d, p] : places_)
+            if (device < 0 || device == d) p->memory->set_max(bytes);
+    }
+
+    [[nodiscard]] std::size_t max() const {
+        const std::lock_guard lock(mutex_);
+        return max_;
+    }
+
+    /// Effects: f(device, arena_memory) for each device it has been used on.
+    template <class F>
+    void for_each(F&& f) const {
+        const std::lock_guard lock(mutex_);
+        for (const auto& [d, p] : places_) f(d, *p->memory);
+    }
+
+  private:
+    place& place_on(int device) {
+        if (const auto it = places_.find(device); it != places_.end()) return *it->second;
+        auto fresh = std::make_unique<place>(world_->open(device, share_), name_);
+        fresh->memory = make_arena_memory(policy_, {}, fresh->through, name_, max_);
+        return *(places_[device] = std::move(fresh));
+    }
+
+    World* world_;
+    const std::string name_;
+    std::size_t max_; ///< bytes
+    const policy_choice policy_;
+    const sharing share_;
+    mutable std::mutex mutex_; ///< guards what follows, and `max_`
+    std::map<int, std::unique_ptr<place>> places_;
+};
+
+/// All sources of the process, and the C functions of each. `Entry` has `static void* allocate(std::size_t slot, ...)` and
+/// `static void deallocate(std::size_t slot, ...)`.
+inline constexpr std::size_t most_sources = 64;
+
+using malloc_function = void* (*)(std::size_t bytes, int device, CUstream_st* stream);
+using free_function = void (*)(void* p, std::size_t bytes, int device, CUstream_st* stream);
+
+template <class Entry, std::size_t... Slot>
+std::pair<malloc_function, free_function> functions_of(std::size_t slot,
+                                                       std::index_sequence<Slot...>) noexcept {
+    static constexpr malloc_function mallocs[] = {
+        [](std::size_t n, int d, CUstream_st* s) -> void* { return Entry::allocate(Slot, n, d, s); }...};
+    static constexpr free_function frees[] = {
+        [](void* p, std::size_t n, int d, CUstream_st* s) { Entry::deallocate(Slot, p, n, d, s); }...};
+    return {mallocs[slot], frees[slot]};
+}
+
+/// Returns: the C functions of a slot. Requires: slot < most_sources.
+template <class Entry>
+std::pair<malloc_function, free_function> functions_of(std::size_t slot) noexcept {
+    return functions_of<Entry>(slot, std::make_index_sequence<most_sources>());
+}
+
+} // namespace tenure::torch

@@ -1,0 +1,227 @@
+/// `tenure top` and `tenure report`, and the schema of what they write.
+
+#include "errors.hpp"
+#include "report.hpp"
+#include "timeline.hpp"
+#include "top.hpp"
+
+#include <tenure/core/units.hpp>
+#include <tenure/tenancy/arenas_text.hpp>
+#include <tenure/tenancy/published_page.hpp>
+
+#include "schema_check.hpp"
+#include "support/catch.hpp"
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+using namespace tenure;
+using namespace tenure::cli;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// An empty folder that goes with the test.
+struct scratch_folder {
+    scratch_folder() : path(fs::temp_directory_path() / ("tenure_top_" + std::to_string(::getpid()))) {
+        fs::remove_all(path);
+        fs::create_directory(path);
+    }
+    ~scratch_folder() { fs::remove_all(path); }
+    [[nodiscard]] std::string file(const std::string& name, const std::string& text) const {
+        std::ofstream(path / name, std::ios::binary) << text;
+        return (path / name).string();
+    }
+    fs::path path;
+};
+
+std::vector<arena_row> two_rows() {
+    arena_row gpu{.id = 1, .path = "gpu"};
+    gpu.values.fill(0);
+    gpu[arena_field::used] = 3_GiB;
+    gpu[arena_field::max] = 8_GiB;
+    for (const auto f : {arena_field::requested, arena_field::allocated, arena_field::reserved,
+                         arena_field::pending, arena_field::blocks})
+        gpu[f] = arena_row::none;
+    arena_row job{.id = 2, .parent = 1, .depth = 1, .arena = true, .path = "gpu/<job>"};
+    job.values.fill(7);
+    job[arena_field::own] = 3_GiB;
+    job[arena_field::used] = 3_GiB;
+    job[arena_field::max] = arena_row::none;
+    return {gpu, job};
+}
+
+nlohmann::json schema() {
+    std::ifstream in(fs::path(TENURE_TRACES_DIR) / "../../docs/schema/arenas-1.json");
+    return nlohmann::json::parse(in);
+}
+
+bool contains(const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+}
+
+} // namespace
+
+TEST_CASE("JSON of arenas is what its schema says", "[cli][top]") {
+    const nlohmann::json rules = schema();
+    const auto json = [](const std::vector<arena_row>& rows) {
+        return nlohmann::json::parse(to_json(rows, {.pid = 7, .started = 9, .program = "a \"b\""}, 5));
+    };
+    CHECK(test::schema_errors(rules, json(two_rows())) == "");
+    CHECK(test::schema_errors(rules, json({})) == "");
+
+    // Every column of the table is in the schema, and nothing else.
+    const nlohmann::json& columns = rules["properties"]["arenas"]["items"]["properties"];
+    CHECK(columns.size() == arena_columns.size() + 5);
+    for (const arena_column& c : arena_columns) {
+        CAPTURE(c.name);
+        REQUIRE(columns.contains(c.name));
+        CHECK(contains(columns[c.name]["description"], c.help));
+    }
+
+    // The check does find things.
+    nlohmann::json wrong = json(two_rows());
+    wrong["arenas"][0].erase("used");
+    CHECK(contains(test::schema_errors(rules, wrong), "$.arenas[0]: no \"used\""));
+    wrong = json(two_rows());
+    wrong["arenas"][1]["used"] = nullptr;
+    wrong["version"] = 2;
+    wrong["more"] = 1;
+    wrong["arenas"][1]["kind"] = "account";
+    wrong["process"]["pid"] = -1;
+    const std::string said = test::schema_errors(rules, wrong);
+    for (const char* part : {"$.arenas[1].used: not of type", "$.version: not 1", "unknown member more",
+                             "$.arenas[1].kind: none of", "$.process.pid: below 0"})
+        CHECK(contains(said, part));
+}
+
+TEST_CASE("top shows live pages and takes those of dead processes away", "[cli][top]") {
+    const scratch_folder here;
+    page_writer mine(here.path.string());
+    mine.write(two_rows(), 1'000'000'000);
+    (void)here.file("tenure-x", "not a page");
+    (void)here.file("something", "else");
+    const std::string pretender =
+        here.file(page_name(mine.process().pid, mine.process().started + 1), "not a page either");
+
+    // A process that dies without taking its page away.
+    const pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+        auto* const page = new page_writer(here.path.string()); // never destroyed
+        page->write(two_rows(), 1);
+        ::_exit(fs::exists(page->file()) ? 0 : 1);
+    }
+    int status = 1;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    REQUIRE(status == 0);
+    const auto count = [&] {
+        std::size_t n = 0;
+        for (const auto& e : fs::directory_iterator(here.path)) n += e.is_regular_file() ? 1 : 0;
+        return n;
+    };
+    CHECK(count() == 5);
+
+    CHECK(read_pages(here.path.string(), 999999999).empty());
+    const std::vector<page_picture> pages = read_pages(here.path.string(), 0);
+    REQUIRE(pages.size() == 1);
+    CHECK(pages[0].process.pid == static_cast<std::uint64_t>(::getpid()));
+    CHECK(pages[0].rows == two_rows());
+    CHECK(count() == 4);          // the dead process's is gone
+    CHECK(fs::exists(pretender)); // what is no page is not ours to take away
+    CHECK(read_pages(here.path.string(), pages[0].process.pid).size() == 1);
+    CHECK_THROWS_AS(read_pages("/nonexistent", 0), usage_error);
+    CHECK_THROWS_AS(top({.pid = 999999999, .once = true, .folder = here.path.string()}), usage_error);
+}
+
+TEST_CASE("the table of top shows the tree, limits and rates", "[cli][top]") {
+    page_picture before;
+    before.process = {42, 1, "wor\x1bker"};
+    before.time_ns = 1'000'000'000;
+    before.rows = two_rows();
+    before.total_rows = 5;
+    const std::string first = to_text(before, std::nullopt);
+    CHECK(contains(first, "wor?ker (pid 42)\n"));
+    CHECK(contains(first, "\ngpu "));
+    CHECK(contains(first, "\n  <job> "));
+    CHECK(contains(first, "3 GiB"));
+    CHECK(contains(first, "8 GiB"));
+    CHECK(contains(first, "and 3 more"));
+    page_picture now = before;
+    now.time_ns += 500'000'000;
+    now.rows[1][arena_field::charges] += 10;
+    CHECK(contains(to_text(now, before), " 20.0 "));
+}
+
+TEST_CASE("a trace becomes a timeline with all peaks of the sum", "[cli][report]") {
+    const scratch_folder here;
+    std::string text = "t_us,op,id,bytes,stream,arena\n0,m,0,4096,0,alice\n";
+    // A peak that lasts one event among a hundred thousand.
+    std::uint64_t t = 0;
+    for (int i = 0; i < 50000; ++i) {
+        const std::string id = std::to_string(i);
+        const std::string bytes = i == 31234 ? "1000000" : "1000";
+        text +=
+            std::to_string(++t) + ",a," + id + ',' + bytes + ",0," + (i % 2 == 0 ? "alice" : "bob") + '\n';
+        text +=
+            std::to_string(++t) + ",f," + id + ',' + bytes + ",0," + (i % 2 == 0 ? "alice" : "bob") + '\n';
+    }
+    const timeline line = load_timeline(here.file("run.csv", text));
+    REQUIRE(line.arenas.size() == 2);
+    CHECK(line.arenas[0].name == "alice");
+    CHECK(line.time_s.size() <= timeline::most_points + 1);
+    CHECK(line.time_s.size() >= timeline::most_points / 2);
+    std::uint64_t most = 0;
+    for (const std::uint64_t v : line.arenas[0].held) most = std::max(most, v);
+    CHECK(most == 1000448); // rounded to 512
+    CHECK(line.arenas[0].limit.back() == 4096);
+    CHECK(line.arenas[1].limit.back() == timeline::no_value);
+    for (std::size_t i = 1; i < line.time_s.size(); ++i) REQUIRE(line.time_s[i] >= line.time_s[i - 1]);
+    CHECK_THROWS_AS(load_timeline(here.file("bad.csv", "nothing\n")), input_error);
+}
+
+TEST_CASE("a record of top becomes a page of HTML that needs nothing else", "[cli][report]") {
+    const scratch_folder here;
+    std::string text;
+    for (std::uint64_t i = 1; i <= 20; ++i) {
+        std::vector<arena_row> rows = two_rows();
+        rows[1][arena_field::own] = i * 100_MiB;
+        if (i > 10) rows[1][arena_field::max] = 1_GiB;
+        text += to_json(rows, {.pid = 7, .program = "x"}, i * 100'000'000) + '\n';
+    }
+    const std::string run = here.file("run.jsonl", text);
+    const timeline line = load_timeline(run);
+    REQUIRE(line.arenas.size() == 1);
+    REQUIRE(line.groups.size() == 1);
+    CHECK(line.time_s.size() == 20);
+    CHECK(line.arenas[0].held.back() == 2000_MiB);
+    CHECK(line.arenas[0].limit.front() == timeline::no_value);
+    CHECK(line.arenas[0].limit.back() == 1_GiB);
+    CHECK(line.groups[0].limit.back() == 8_GiB);
+
+    const std::string out = (here.path / "page.html").string();
+    CHECK(report({.run = run, .output = out}) == all_completed);
+    std::ifstream in(out);
+    const std::string html{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+    CHECK(html.rfind("<!DOCTYPE html>", 0) == 0);
+    CHECK(contains(html, "gpu/&lt;job&gt;"));
+    CHECK_FALSE(contains(html, "<job>"));
+    CHECK(contains(html, "class=\"limit\""));
+    for (const char* outside : {"http:", "https:", "<script", "<link", "url(", "nan", "inf", " src="}) {
+        CAPTURE(outside);
+        CHECK_FALSE(contains(html, outside));
+    }
+
+    CHECK_THROWS_AS(load_timeline(here.file("a", "{}\n")), input_error);
+    CHECK_THROWS_AS(load_timeline(here.file("b", text + "{broken\n")), input_error);
+    CHECK_THROWS_AS(load_timeline(here.file("c", text + text)), input_error); // time goes backwards
+    CHECK_THROWS_AS(
+        load_timeline(here.file("d", to_json({}, {.pid = 1}, 1) + '\n' + to_json({}, {.pid = 2}, 2))),
+        input_error);
+}

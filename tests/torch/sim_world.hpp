@@ -1,0 +1,73 @@
+#pragma once
+
+/// \file
+/// `sim_world`: the simulated device in the place of CUDA, for tests of the whole allocator interface; and `torch_world`,
+/// one allocator in it with what a test usually needs.
+
+#include "allocator.hpp"
+
+#include <tenure/device/sim_device.hpp>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace tenure::test {
+
+struct sim_world {
+    using device_type = sim::device;
+
+    sim::device_options options{};
+    int device = 0;                 ///< the current one
+    stream_handle stream = nullptr; ///< the current one
+    std::string last_copy{};
+
+    [[nodiscard]] std::unique_ptr<sim::device> open(int, torch::sharing) const {
+        return std::make_unique<sim::device>(options);
+    }
+    [[nodiscard]] int current_device() const { return device; }
+    [[nodiscard]] stream_handle current_stream(int) const { return stream; }
+    void copy(void*, const void*, std::size_t) { last_copy = "copy"; }
+    cudaError_t copy_async(void*, int to, const void*, int from, std::size_t, cudaStream_t, bool peer) {
+        last_copy = to == from || peer ? "plain" : "peer";
+        return cudaSuccess;
+    }
+    template <class Gate>
+    torch::native::ShareableHandle share(Gate& through, void* p, std::size_t n) {
+        return {0, std::to_string(through.extents(p, n).size())};
+    }
+    std::shared_ptr<void> open_shared(sim::device&, const std::string&) { return nullptr; }
+    template <class Gate>
+    void enable_peer(int, Gate&) {}
+};
+
+using sim_allocator = torch::allocator<sim_world>;
+
+/// Capacity and policy, and an allocator that has been initialised for one device.
+struct torch_world {
+    explicit torch_world(std::size_t capacity = 1_GiB, const std::string& options = {},
+                         torch::heap_settings heaps = {}) {
+        world.options.capacity = capacity;
+        world.options.cost = sim::costs{};
+        a = std::make_unique<sim_allocator>(world, torch::parse_settings(options),
+                                            with_limit(heaps, options));
+        a->init(1);
+    }
+
+    static torch::heap_settings with_limit(torch::heap_settings h, const std::string& options) {
+        h.limit = torch::parse_settings(options).limit;
+        return h;
+    }
+
+    [[nodiscard]] sim::device& gpu() { return a->heap_of(0).upstream(); }
+    [[nodiscard]] auto stats() { return a->getDeviceStats(0); }
+
+    sim_world world{};
+    std::unique_ptr<sim_allocator> a;
+};
+
+inline std::int64_t now(const c10::CachingAllocator::StatArray& s) {
+    return s[0].current;
+}
+
+} // namespace tenure::test

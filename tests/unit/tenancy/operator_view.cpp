@@ -1,0 +1,239 @@
+/// What an operator sees: rows, JSON, Prometheus text, and the published page.
+
+#include <tenure/device/sim_device.hpp>
+#include <tenure/policy/caching_pool.hpp>
+#include <tenure/tenancy/arena.hpp>
+#include <tenure/tenancy/arena_group.hpp>
+#include <tenure/tenancy/arenas_text.hpp>
+#include <tenure/tenancy/arenas_view.hpp>
+#include <tenure/tenancy/publisher.hpp>
+
+#include "support/catch.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+using namespace tenure;
+namespace fs = std::filesystem;
+
+namespace {
+
+using job_type = arena<caching_pool, sim::device>;
+
+struct machine {
+    sim::device device{{.cost = sim::costs::zero()}};
+    arena_group gpu{{.name = "gpu", .max = 8_GiB}};
+    arena_group org{gpu, {.name = "org", .min = 1_GiB, .max = 4_GiB}};
+    job_type alice{org, device, {.name = "alice", .max = 1_GiB}};
+    job_type bob{gpu, device, {.name = "bob"}};
+};
+
+/// An empty folder that goes with the test.
+struct folder {
+    folder() : path(fs::temp_directory_path() / ("tenure_pages_" + std::to_string(::getpid()))) {
+        fs::remove_all(path);
+        fs::create_directory(path);
+    }
+    ~folder() { fs::remove_all(path); }
+    [[nodiscard]] bool empty() const { return fs::is_empty(path); }
+    fs::path path;
+};
+
+bool contains(const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+}
+
+/// A page of numbers that must all be the same.
+std::vector<arena_row> all_of(std::uint64_t n) {
+    arena_row r{.id = 1, .arena = true, .path = "x"};
+    r.values.fill(n);
+    return std::vector<arena_row>(16, r);
+}
+
+} // namespace
+
+TEST_CASE("a view shows each tenant once, in tree order, with what its pool knows", "[tenancy][view]") {
+    machine m;
+    arenas_view view;
+    CHECK(view.read().empty());
+    const auto see_alice = view.add(m.alice); // before what is above it
+    const auto see_gpu = view.add(m.gpu);
+    std::optional<arenas_view::seen> see_bob(view.add(m.bob));
+    void* const p = m.alice.allocate(default_stream, 1000);
+    REQUIRE_FALSE(m.alice.try_allocate(default_stream, 2_GiB));
+
+    const std::vector<arena_row> rows = view.read();
+    REQUIRE(rows.size() == 4);
+    CHECK(rows[0].path == "gpu");
+    CHECK(rows[1].path == "gpu/org");
+    CHECK(rows[2].path == "gpu/org/alice");
+    CHECK(rows[3].path == "gpu/bob");
+    CHECK(rows[0].parent == 0);
+    CHECK(rows[2].parent == rows[1].id);
+    CHECK(rows[2].depth == 2);
+    CHECK(rows[3].depth == 1);
+    CHECK_FALSE(rows[1].arena);
+    CHECK(rows[2].arena);
+
+    using f = arena_field;
+    const std::size_t held = m.alice.usage().reserved.current;
+    CHECK(rows[2][f::used] == held);
+    CHECK(rows[2][f::reserved] == held);
+    CHECK(rows[2][f::requested] == 1000);
+    CHECK(rows[2][f::blocks] == 1);
+    CHECK(rows[2][f::max] == 1_GiB);
+    CHECK(rows[2][f::failed_arena_limit] == 1);
+    CHECK(rows[1][f::requested] == arena_row::none); // a group has no pool
+    CHECK(rows[1][f::min] == 1_GiB);
+    CHECK(rows[0][f::charged] == 1_GiB); // the guarantee
+    CHECK(rows[0][f::used] == held);
+    CHECK(rows[3][f::max] == arena_row::none);
+    CHECK(rows[3][f::reserved] == 0);
+
+    see_bob.reset();
+    CHECK(view.read()[3][f::reserved] == arena_row::none); // now seen through the group alone
+    m.alice.deallocate(default_stream, p, 1000);
+}
+
+TEST_CASE("JSON and Prometheus text spell every column, and absent values as such", "[tenancy][view]") {
+    arena_row r{.id = 7, .parent = 3, .depth = 1, .arena = true, .path = "a\"b\\c\n"};
+    r.values.fill(5);
+    r[arena_field::max] = arena_row::none;
+    r[arena_field::waited] = 1'500'000'000;
+    const process_identity me{.pid = 42, .started = 9, .program = "worker"};
+    const std::vector<arena_row> rows{r};
+    const std::string json = to_json(rows, me, 11);
+    CHECK(contains(json, R"("schema":"tenure-arenas","version":1,"time_ns":11)"));
+    CHECK(contains(json, R"("pid":42,"started":9,"program":"worker")"));
+    CHECK(contains(json, R"("id":7,"parent":3,"depth":1,"kind":"arena","path":"a\"b\\c\u000a")"));
+    CHECK(contains(json, R"("max":null)"));
+    CHECK(contains(json, R"("used":5)"));
+    const std::string prometheus = to_prometheus(rows, me);
+    CHECK(contains(prometheus, "# TYPE tenure_arena_used_bytes gauge\n"));
+    CHECK(contains(prometheus, R"(tenure_arena_used_bytes{arena="a\"b\\c\n",kind="arena",pid="42"} 5)"
+                               "\n"));
+    CHECK(contains(prometheus, "# TYPE tenure_arena_charges_total counter\n"));
+    CHECK(contains(
+        prometheus,
+        R"(tenure_arena_waited_seconds_total{arena="a\"b\\c\n",kind="arena",pid="42"} 1.500000000)"));
+    CHECK_FALSE(contains(prometheus, "tenure_arena_max_bytes{"));
+    for (const arena_column& c : arena_columns) {
+        CHECK(contains(json, std::string("\"") + c.name + "\":"));
+        CHECK(contains(prometheus, std::string("# HELP tenure_arena_") + c.name));
+    }
+}
+
+TEST_CASE("a page shows what was written to it", "[tenancy][page]") {
+    const folder here;
+    machine m;
+    arenas_view view;
+    const auto see = view.add(m.gpu);
+    const auto see_alice = view.add(m.alice);
+    const std::vector<arena_row> rows = view.read();
+    {
+        page_writer page(here.path.string(), 8);
+        CHECK(read_page(page.file()).time_ns == 0);
+        page.write(rows, 17);
+        const page_picture p = read_page(page.file());
+        CHECK(p.rows == rows);
+        CHECK(p.total_rows == rows.size());
+        CHECK(p.time_ns == 17);
+        CHECK(p.process.pid == static_cast<std::uint64_t>(::getpid()));
+        CHECK(p.process.started == process_start(p.process.pid));
+        CHECK(p.process.started != 0);
+        CHECK_FALSE(p.process.program.empty());
+        CHECK(p.pid_namespace == pid_namespace());
+        CHECK((fs::status(page.file()).permissions() & fs::perms::all) ==
+              (fs::perms::owner_read | fs::perms::owner_write));
+
+        // One page a process.
+        CHECK_THROWS_AS(page_writer(here.path.string()), std::system_error);
+        CHECK(read_page(page.file()).rows == rows);
+
+        // More than there is room for.
+        page.write(all_of(1), 18);
+        CHECK(read_page(page.file()).rows.size() == 8);
+        CHECK(read_page(page.file()).total_rows == 16);
+    }
+    CHECK(here.empty());
+}
+
+TEST_CASE("a file that is no page is refused", "[tenancy][page]") {
+    const folder here;
+    const std::string path = (here.path / "tenure-1-1").string();
+    CHECK_THROWS_AS(read_page(path), std::system_error);
+    for (const std::size_t bytes : {0u, 100u, 4096u}) {
+        std::ofstream(path, std::ios::binary) << std::string(bytes, 'x');
+        CHECK_THROWS_AS(read_page(path), std::runtime_error);
+    }
+    CHECK(parse_page_name("tenure-12-345") == std::pair<std::uint64_t, std::uint64_t>{12, 345});
+    for (const char* other :
+         {"tenure-", "tenure-1", "tenure-1-", "tenure-1-2x", "x", "tenure--1-2", "tenure-a-1"})
+        CHECK_FALSE(parse_page_name(other).has_value());
+}
+
+TEST_CASE("a reader never sees half of a write", "[tenancy][page][threads]") {
+    const folder here;
+    page_writer page(here.path.string(), 16);
+    page.write(all_of(0), 0);
+    std::atomic<bool> stop{false};
+    std::thread writer([&] {
+        for (std::uint64_t n = 1; !stop; ++n) {
+            page.write(all_of(n), n);
+            std::this_thread::yield();
+        }
+    });
+    unsigned torn = 0;
+    for (int i = 0; i < 300; ++i) {
+        const page_picture p = read_page(page.file());
+        for (const arena_row& r : p.rows)
+            for (const std::uint64_t v : r.values)
+                if (v != p.time_ns) ++torn;
+    }
+    stop = true;
+    writer.join();
+    CHECK(torn == 0);
+}
+
+TEST_CASE("a publisher does nothing unless it is asked", "[tenancy][page]") {
+    const folder here;
+    machine m;
+    arenas_view view;
+    ::unsetenv("TENURE_PUBLISH");
+    {
+        const publisher off(view, {.folder = here.path.string()});
+        CHECK(off.file().empty());
+        CHECK(here.empty());
+    }
+    ::setenv("TENURE_PUBLISH", "yes", 1);
+    CHECK_THROWS_AS(publisher(view, {.folder = here.path.string()}), std::invalid_argument);
+    ::setenv("TENURE_PUBLISH", "1", 1);
+    {
+        const auto see = view.add(m.alice);
+        const publisher on(view, {.interval = std::chrono::milliseconds{1}, .folder = here.path.string()});
+        REQUIRE_FALSE(on.file().empty());
+        void* const p = m.alice.allocate(default_stream, 1000);
+        std::uint64_t seen = 0;
+        for (int i = 0; i < 5000 && seen != 1000; ++i) {
+            std::this_thread::sleep_for(std::chrono::milliseconds{1});
+            seen = read_page(on.file()).rows.at(0)[arena_field::requested];
+        }
+        CHECK(seen == 1000);
+        m.alice.deallocate(default_stream, p, 1000);
+    }
+    ::unsetenv("TENURE_PUBLISH");
+    CHECK(here.empty());
+    const publisher nowhere(view, {.when = publish::always, .folder = "/nonexistent"});
+    CHECK(nowhere.file().empty()); // said on stderr
+}
