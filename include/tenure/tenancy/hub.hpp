@@ -89,7 +89,10 @@ class hub {
     explicit hub(Device& device, hub_options options = {}) noexcept : device_(&device), options_(options) {}
     hub(const hub&) = delete;
     hub& operator=(const hub&) = delete;
-    ~hub() { trim(0); }
+    ~hub() {
+        trim(0);
+        hide_strays();
+    }
 
     /// Effects: gives memory on the shelf to the driver until at most `bytes_to_keep` bytes are left there. For segments
     /// that waits for the device, as `cudaFree` does. Returns: bytes given.
@@ -370,17 +373,68 @@ class hub {
 
     /// Effects: the same for a handle that is shown nowhere, at an address of its own.
     status wipe_handle(memory_handle handle, std::size_t bytes) noexcept requires vmm_device<Device> {
+        try {
+            const std::lock_guard lock(mutex_);
+            strays_.reserve(strays_.size() + wipers_ + 1);
+            ++wipers_;
+        } catch (...) {
+            return status::failed;
+        }
+        status s = status::ok;
         const result<void*, status> at = device_->reserve_address(bytes, 0);
-        if (!at) return at.error();
-        status s = device_->map(*at, handle);
-        if (s == status::ok) {
+        stray left{at ? *at : nullptr, bytes, false};
+        if (!at) {
+            s = at.error();
+        } else if (s = device_->map(*at, handle); s == status::ok) {
+            left.mapped = true;
             s = device_->set_access(*at, bytes);
             if (s == status::ok) s = wipe(*at, bytes, nullptr);
-            const status hidden = device_->unmap(*at, bytes);
-            if (hidden != status::ok) return hidden;
         }
-        (void)device_->free_address(*at, bytes);
+        hide(left);
+        const std::lock_guard lock(mutex_);
+        --wipers_;
+        if (left.at != nullptr) strays_.push_back(left);
         return s;
+    }
+
+    /// An address at which something was wiped, and which the driver did not take back. What it shows may be used and
+    /// handed on, but does not go back to the driver before.
+    struct stray {
+        void* at;
+        std::size_t bytes;
+        bool mapped;
+    };
+
+    /// Effects: gives the address back as far as the driver takes it; all of it: `at` is null.
+    void hide(stray& s) noexcept requires vmm_device<Device> {
+        if (s.at != nullptr && s.mapped && device_->unmap(s.at, s.bytes) == status::ok) s.mapped = false;
+        if (s.at != nullptr && !s.mapped && device_->free_address(s.at, s.bytes) == status::ok)
+            s.at = nullptr;
+    }
+
+    /// Effects: offers the driver all such addresses again.
+    void hide_strays() noexcept {
+        if constexpr (vmm_device<Device>) {
+            std::size_t n = 0;
+            {
+                const std::lock_guard lock(mutex_);
+                n = strays_.size();
+            }
+            for (; n != 0; --n) {
+                stray s{};
+                {
+                    const std::lock_guard lock(mutex_);
+                    if (strays_.empty()) return;
+                    s = strays_.front();
+                    strays_.erase(strays_.begin());
+                    ++wipers_; // its room is kept
+                }
+                hide(s);
+                const std::lock_guard lock(mutex_);
+                --wipers_;
+                if (s.at != nullptr) strays_.push_back(s);
+            }
+        }
     }
 
     void count_wiped(std::size_t bytes, meter* tenant) noexcept {
@@ -507,6 +561,7 @@ class hub {
     /// Effects: gives pieces from the shelf to the driver, until they are `bytes` bytes. Requires: `leaving_` is held.
     std::size_t give_to_driver(std::size_t bytes) noexcept {
         std::size_t given = 0;
+        hide_strays();
         while (given < bytes) {
             hub_stock::node piece;
             bool segment = false;
@@ -546,6 +601,8 @@ class hub {
     hub_stock handles_;
     std::map<std::uint64_t, memory_handle> mappings_; ///< by address
     hub_reading reading_;
+    std::vector<stray> strays_; ///< has room for all that wipe now
+    std::size_t wipers_ = 0;
 };
 
 } // namespace tenure

@@ -53,6 +53,7 @@ class remap_stock {
   public:
     using layout_type = remap_blocks;
     using options_type = remap_options;
+    static constexpr bool moves_segments = false; ///< a block's handles may hold others, too
 
     /// Throws: `std::invalid_argument` for options that mean nothing; `driver_error` with `status::not_supported` if the
     /// device has no virtual memory management.
