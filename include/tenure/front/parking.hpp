@@ -114,7 +114,7 @@ class parking : protected hit_path<typename Pool::device_type> {
     /// Requires: the rack is the calling thread's.
     void make_room(rack& r, magazine& m) noexcept {
         if (!has_room(r, m.granules)) shrink(r);
-        if (m.count == magazine::most_blocks) give_way(r, m);
+        give_way(r, m);
     }
 
     /// Effects: blocks that were got for the rack go into the magazine, or back. Their words exist.
@@ -249,13 +249,15 @@ class parking : protected hit_path<typename Pool::device_type> {
         }
     }
 
-    /// Effects: the half that was parked first leaves a full magazine, for the depot or the pool.
+    /// Effects: if the magazine is full, the half that was parked first leaves it, for the depot or the pool.
     void give_way(rack& r, magazine& m) noexcept {
         const transits::passage under_way(transits_);
         std::array<void*, magazine::most_blocks> blocks;
         if (!r.section.try_enter()) return;
-        const std::size_t n = take_oldest(r, m, std::min(m.count, magazine::half), blocks);
+        const bool full = m.count == magazine::most_blocks;
+        const std::size_t n = full ? take_oldest(r, m, magazine::half, blocks) : 0;
         r.section.leave();
+        if (n == 0) return;
         depot::bundle b{.stream_id = r.stream_id,
                         .granules = m.granules,
                         .count = static_cast<std::uint32_t>(n),
