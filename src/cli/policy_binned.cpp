@@ -1,6 +1,6 @@
 #include "caching_option_table.hpp"
-#include "pool_option_table.hpp"
 #include "policy_of.hpp"
+#include "pool_option_table.hpp"
 
 #include <tenure/policy/slab_and_caching.hpp>
 

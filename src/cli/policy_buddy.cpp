@@ -1,5 +1,5 @@
-#include "pool_option_table.hpp"
 #include "policy_of.hpp"
+#include "pool_option_table.hpp"
 
 #include <tenure/policy/buddy_pool.hpp>
 

@@ -215,8 +215,9 @@ class allocator final : public native::CUDAAllocator, private out_of_memory_watc
         };
         for (int d = 0; d < count_; ++d) {
             heap_type* const h = heap_if_any(d);
-            if (h != nullptr) h->snapshot(only, all.segments);
+            // Its own entry, which the snapshot adds, belongs to the next one.
             if (include_traces) all.device_traces.push_back(h != nullptr ? h->trace_entries() : no_entries());
+            if (h != nullptr) h->snapshot(only, all.segments);
         }
         for (auto& traces : all.device_traces)
             for (trace_entry& e : traces) to_epoch(e.time_);
@@ -435,7 +436,7 @@ class allocator final : public native::CUDAAllocator, private out_of_memory_watc
         heap_type& h = heap_of(device);
         const result<void*, status> p = h.upstream().allocate(n);
         TORCH_CHECK_WITH(OutOfMemoryError, p.has_value(), "CUDA out of memory. Tried to allocate ",
-                         format_bytes(n), " without caching. GPU ", device, ". tenure: the device said ",
+                         torch_bytes(n), " without caching. GPU ", device, ". tenure: the device said ",
                          p ? "" : to_string(p.error()));
         const std::lock_guard lock(mutex_);
         uncached_[*p] = {&h, n};

@@ -69,10 +69,12 @@ class arena_painter {
         : device_(device), known_(&known), cut_(&cut), out_(&out) {}
 
     void draw(const memory_snapshot& picture) {
+        for (const segment_snapshot& s : picture.segments)
+            for (const block_snapshot& b : s.blocks)
+                if (b.block != 0) elsewhere_[b.block] = 0; // to be drawn apart as a whole
         for (const segment_snapshot& s : picture.segments) {
             for (const block_snapshot& b : s.blocks) piece(b, &b == &s.blocks.front());
         }
-        flush();
         for (const auto& [address, bytes] : elsewhere_) {
             const auto hole = cut_->find(address);
             if (hole == cut_->end()) {
@@ -87,53 +89,15 @@ class arena_painter {
   private:
     void piece(const block_snapshot& b, bool first) {
         const bool used = b.state != block_state::free;
-        const bool joined = run_ && end_ == b.address && (!first || b.continued);
-        if (used && b.continued && b.block == 0) { // more of the block before
-            if (in_hole_)
-                elsewhere_[hole_] += b.size;
-            else if (joined)
-                pending_bytes_ += b.size;
-            else
-                start(b);
-            end_ = b.address + b.size;
+        const std::uint64_t shown_at = b.block != 0 ? b.block : b.address;
+        if (used && (b.block != 0 || cut_->count(shown_at) != 0 || elsewhere_.count(shown_at) != 0)) {
+            elsewhere_[shown_at] += b.size;
+            run_ = false;
             return;
         }
-        in_hole_ = false;
-        if (used && (b.block != 0 || cut_->count(b.address) != 0)) {
-            flush();
-            hole_ = b.block != 0 ? b.block : b.address;
-            elsewhere_[hole_] += b.size;
-            in_hole_ = b.block == 0;
-            end_ = b.address + b.size;
-            return;
-        }
-        if (!joined) flush();
-        emit();
-        start(b);
-        end_ = b.address + b.size;
-    }
-
-    void start(const block_snapshot& b) {
-        if (!run_) {
-            fresh(b.address);
-            run_ = true;
-        }
-        has_pending_ = true;
-        pending_at_ = b.address;
-        pending_bytes_ = b.size;
-        pending_used_ = b.state != block_state::free;
-    }
-
-    /// The block that was begun is complete.
-    void emit() {
-        if (!has_pending_) return;
-        has_pending_ = false;
-        draw_block(out_->back(), pending_bytes_, pending_used_ ? block_at(pending_at_) : nullptr);
-    }
-
-    void flush() {
-        emit();
-        run_ = false;
+        if (!run_ || first) fresh(b.address);
+        run_ = true;
+        draw_block(out_->back(), b.size, used ? block_at(b.address) : nullptr);
     }
 
     segment_info& fresh(std::uint64_t address) {
@@ -158,13 +122,6 @@ class arena_painter {
     std::map<std::uint64_t, std::size_t>
         elsewhere_;    ///< bytes of blocks drawn apart, by the application's address
     bool run_ = false; ///< the last segment in `out_` may grow
-    std::uint64_t end_ = 0;
-    bool has_pending_ = false;
-    std::uint64_t pending_at_ = 0;
-    std::size_t pending_bytes_ = 0;
-    bool pending_used_ = false;
-    bool in_hole_ = false;
-    std::uint64_t hole_ = 0;
 };
 
 } // namespace tenure::torch

@@ -68,10 +68,18 @@ class statistics {
         subtract(all_.inactive_split_bytes, in, bytes);
     }
 
+    /// What moves from one pool to the other leaves the total as it is; less is counted before more, so that no peak is
+    /// of bytes that were in neither or both.
     void set_reserved(const reserve& now) noexcept {
-        set(all_.reserved_bytes[index(pool::small)], now.small);
-        set(all_.reserved_bytes[index(pool::large)], now.large);
-        set(all_.reserved_bytes[0], now.small + now.large);
+        const auto change = [&](pool p, std::size_t to, bool down) {
+            const auto from = static_cast<std::size_t>(all_.reserved_bytes[index(p)].current);
+            if (down && to < from) subtract(all_.reserved_bytes, p, from - to);
+            if (!down && to > from) add(all_.reserved_bytes, p, to - from);
+        };
+        for (const bool down : {true, false}) {
+            change(pool::small, now.small, down);
+            change(pool::large, now.large, down);
+        }
     }
 
     void device_calls(std::uint64_t taken, std::uint64_t given_back) noexcept {
@@ -115,13 +123,6 @@ class statistics {
     static void subtract(array& a, pool in, std::size_t n) noexcept {
         a[0].decrease(n);
         a[index(in)].decrease(n);
-    }
-    static void set(c10::CachingAllocator::Stat& s, std::size_t n) noexcept {
-        const auto now = static_cast<std::size_t>(s.current);
-        if (n > now)
-            s.increase(n - now);
-        else
-            s.decrease(now - n);
     }
     static std::size_t current(const array& a) noexcept { return static_cast<std::size_t>(a[0].current); }
 

@@ -28,7 +28,8 @@ std::string failure_of(sim_allocator& a, std::size_t n) {
 TEST_CASE("out of memory is torch's exception with torch's phrases, and leaves all usable", "[torch][oom]") {
     torch_world w(100_MiB);
     const std::string text = failure_of(*w.a, 200_MiB);
-    CHECK(text.find("CUDA out of memory. Tried to allocate 200 MiB. GPU 0 has a total capacity of 100 MiB") ==
+    CHECK(text.find(
+              "CUDA out of memory. Tried to allocate 200.00 MiB. GPU 0 has a total capacity of 100.00 MiB") ==
           0);
     CHECK(text.find("is reserved by PyTorch but unallocated") != std::string::npos);
     CHECK(text.find("tenure: out of memory") != std::string::npos);
@@ -88,7 +89,7 @@ TEST_CASE("limit= bounds all arenas together, and the failure says so", "[torch]
     torch_world w(1_GiB, "policy=" + policy + "\nlimit=128MiB");
     CHECK(failure_of(*w.a, 100_MiB).empty());
     const std::string text = failure_of(*w.a, 129_MiB);
-    CHECK(text.find("128 MiB allowed") != std::string::npos);
+    CHECK(text.find("128.00 MiB allowed") != std::string::npos);
     CHECK(text.find("all arenas of device 0") != std::string::npos);
     CHECK(w.gpu().reserved_peak() <= 128_MiB);
     CHECK(w.a->validate());

@@ -739,7 +739,8 @@ class range_pool : public holding<range_pool<Device, Stock>> {
             s.requested = std::min(b.size, info.requested - std::min(info.requested, part.before));
             s.state = info.state;
             s.stream = info.stream_id;
-            if (blocks_.offset(part.block) != blocks_.home_of(part.block))
+            // The first piece at home is where the application has the block; no other place says by itself whose it is.
+            if (part.before != 0 || blocks_.offset(part.block) != blocks_.home_of(part.block))
                 s.block = blocks_.offset(part.block);
             s.continued = part.before != 0;
         } else {

@@ -72,7 +72,7 @@ struct block_snapshot {
     block_state state = block_state::free;
     std::uint64_t stream =
         0; ///< identity (not handle) of the stream it belongs to; 0: any or the default stream
-    std::uint64_t block = 0; ///< the address that the application has, where a block lies in several places
+    std::uint64_t block = 0; ///< the address that the application has, where that is another than this one
     bool continued = false;  ///< a further part of such a block; `requested` is the part's
 };
 
