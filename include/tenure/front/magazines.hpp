@@ -15,7 +15,7 @@
 ///   3. what the pool holds free, several blocks at once
 ///   4. all that is parked, of all threads, goes back to the pool, and 3 again; unless that is next to nothing
 ///   5. the pool, which may buy now; before it fails, 4 whatever is parked
-/// So parked memory makes the pool buy by a 256th at most, and never makes a request fail.
+/// So parked memory makes the pool buy by a 4096th at most, and never makes a request fail.
 ///
 /// Ordering: a magazine belongs to one stream *identity*. A block enters it when it is freed on the stream that it was
 /// last allocated on and was used on no other, by whichever thread; the stream itself keeps the order then. All else goes to the pool: frees on

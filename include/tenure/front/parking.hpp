@@ -313,7 +313,7 @@ class parking : protected hit_path<typename Pool::device_type> {
 
     static constexpr std::uint64_t live_share = 8;  ///< see `magazine_options::max_parked_bytes`
     static constexpr std::uint64_t depot_share = 4; ///< of one thread's limit
-    static constexpr std::size_t negligible_share = 256;
+    static constexpr std::size_t negligible_share = 4096;
 
     const std::size_t limit_; ///< granules that a rack may hold
     const std::size_t max_streams_;
