@@ -129,9 +129,20 @@ class magazines : miss_path<Pool> {
             const auto held = [&] { return pool_->try_allocate_sync_held(bytes, alignment, {&b, 1}) != 0; };
             if (!held() && this->take_all_back()) held();
         }
-        void* const p = b.pointer != nullptr ? b.pointer : pool_->allocate_sync(bytes, alignment);
-        table().forget(p);
-        return p;
+        for (int tries = 1; b.pointer == nullptr; ++tries) {
+            const std::uint64_t before = this->transits_.now();
+            try {
+                b.pointer = pool_->allocate_sync(bytes, alignment);
+                break; // null for no bytes
+            } catch (const out_of_memory&) {
+                this->transits_.wait();
+                const bool again = this->take_all_back() || this->transits_.any_since(before);
+                if (!again || tries == base::most_tries) throw;
+                this->accounts_.tried_again();
+            }
+        }
+        table().forget(b.pointer);
+        return b.pointer;
     }
 
     void deallocate(stream_handle stream, void* p, std::size_t bytes,

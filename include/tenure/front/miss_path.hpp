@@ -171,11 +171,11 @@ class miss_path : protected parking<Pool> {
     allocate_result allocate_from_pool(stream_handle stream, std::size_t bytes,
                                        std::size_t alignment) noexcept {
         for (int tries = 1;; ++tries) {
-            const std::uint64_t before = transits_.set_out();
+            const std::uint64_t before = transits_.now();
             allocate_result r = pool_->try_allocate(stream, bytes, alignment);
             if (r || tries == most_tries || r.error().cause == failure_cause::driver) return r;
-            const bool moving = transits_.wait();
-            if (!this->take_all_back() && !moving && transits_.set_out() == before) return r;
+            transits_.wait();
+            if (!this->take_all_back() && !transits_.any_since(before)) return r;
             accounts_.tried_again();
         }
     }
@@ -283,7 +283,9 @@ class miss_path : protected parking<Pool> {
 
     /// No block has this size, so that the pool says what is wrong with a pointer and frees nothing.
     static constexpr std::size_t impossible_size = no_limit;
-    static constexpr int most_tries = 4;
+
+  protected:
+    static constexpr int most_tries = 4; ///< of a request that is about to fail
 };
 
 } // namespace tenure

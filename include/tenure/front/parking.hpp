@@ -274,6 +274,8 @@ class parking : protected hit_path<typename Pool::device_type> {
     }
 
     void give_back(rack& r, magazine& m, std::uint32_t number) noexcept {
+        if (number == 0) return;
+        const transits::passage under_way(transits_);
         std::array<void*, magazine::most_blocks> blocks;
         const std::size_t n = take_oldest(r, m, number, blocks);
         give_to_pool({blocks.data(), n}, m.granules);

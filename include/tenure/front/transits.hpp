@@ -31,24 +31,21 @@ class transits {
         transits* all_;
     };
 
-    /// Returns: the number of passages that have set out so far; it may wrap.
-    [[nodiscard]] std::uint64_t set_out() const noexcept {
-        return state_.load(std::memory_order_seq_cst) / one_set_out;
+    /// Returns: this moment, for `any_since`.
+    [[nodiscard]] std::uint64_t now() const noexcept { return state_.load(std::memory_order_seq_cst); }
+
+    /// Returns: whether any were under way at that moment or have set out since. The count of the latter may wrap.
+    [[nodiscard]] bool any_since(std::uint64_t moment) const noexcept {
+        return moment % one_set_out != 0 || now() / one_set_out != moment / one_set_out;
     }
 
-    /// Returns: whether there was anything to wait for. Gives up after a while, as there may be ever new ones.
-    bool wait() const noexcept {
-        if (under_way() == 0) return false;
-        for (int i = 0; i < 1000 && under_way() != 0; ++i) std::this_thread::yield();
-        return true;
+    /// Effects: waits for those under way. Gives up after a while, as there may be ever new ones.
+    void wait() const noexcept {
+        for (int i = 0; i < 1000 && now() % one_set_out != 0; ++i) std::this_thread::yield();
     }
 
   private:
     static constexpr std::uint64_t one_set_out = std::uint64_t{1} << 32;
-
-    [[nodiscard]] std::uint64_t under_way() const noexcept {
-        return state_.load(std::memory_order_seq_cst) % one_set_out;
-    }
 
     std::atomic<std::uint64_t> state_{0}; ///< how many set out | how many are under way
 };

@@ -93,8 +93,7 @@ class account_directory {
         for (; sweep_ < accounts_.size(); ++sweep_) {
             account_state* const a = accounts_[sweep_];
             if (a == nullptr || a->ledger != &ledger) continue;
-            accounts_[sweep_] = nullptr;
-            unused_.push_back(a->id);
+            accounts_[sweep_] = nullptr; // its number is in the words of blocks that are out: not used again
             return a;
         }
         sweep_ = 0;

@@ -49,7 +49,7 @@ class arena_core final : public idle_holder, public survivor {
     arena_core(meter* parent, arena_group* group, Device& device, arena_options options,
                policy_options policy)
         : options_(std::move(options))
-        , group_(group)
+        , heir_(heir_of(group))
         , node_(parent, options_.name, options_.limits())
         , device_(device, node_) {
         node_.on_high(options_.on_high);
@@ -78,11 +78,11 @@ class arena_core final : public idle_holder, public survivor {
 
     /// Effects: a core with live blocks goes to the group above, if there is one; any other is destroyed.
     static void bequeath(std::unique_ptr<arena_core> core) noexcept {
-        arena_group* const heir = core->group_;
+        const std::shared_ptr<survivors> heir = core->heir_.lock();
         if (heir == nullptr) return;
         try {
             if (core->live_blocks() == 0) return;
-            heir->inherit(std::shared_ptr<survivor>(std::move(core)));
+            heir->add(std::shared_ptr<survivor>(std::move(core)));
         } catch (...) { // host memory: destroyed, and what was live is reported
         }
     }
@@ -167,13 +167,14 @@ class arena_core final : public idle_holder, public survivor {
 
     status set_parent(meter& parent, arena_group* group) noexcept {
         const status s = node_.set_parent(parent);
-        if (s == status::ok) group_ = group;
+        if (s == status::ok) heir_ = heir_of(group);
         return s;
     }
 
     /// See `arena::transfer`.
     template <class Other>
     result<freed, move_refusal> transfer(void* p, Other& to) noexcept {
+        if (static_cast<const void*>(&to) == this) return move_refusal::not_supported;
         if constexpr (moves_blocks<policy_type> && moves_blocks<typename Other::policy_type>) {
             if (device_.upstream() != to.device_.upstream()) return move_refusal::not_supported;
             const result<moving_block, move_refusal> m = policy_->offer(p);
@@ -205,7 +206,7 @@ class arena_core final : public idle_holder, public survivor {
                 return why;
             }
             policy_->let_go(p);
-            to.device_.take_over(p);
+            to.device_.take_over(to_pointer(m->allocation));
             return freed{};
         } else {
             return move_refusal::not_supported;
@@ -241,6 +242,10 @@ class arena_core final : public idle_holder, public survivor {
   private:
     template <template <class> class, device>
     friend class arena_core;
+
+    static std::weak_ptr<survivors> heir_of(const arena_group* group) noexcept {
+        return group == nullptr ? std::weak_ptr<survivors>() : group->heir();
+    }
 
     static bool memory_would_help(const allocation_failure& f) noexcept {
         return f.cause != failure_cause::invalid_alignment && f.cause != failure_cause::driver;
@@ -283,7 +288,7 @@ class arena_core final : public idle_holder, public survivor {
         }
         // The device is full: whoever shares it with this arena stands in the same tree.
         if (f.driver_status == status::out_of_memory)
-            return shortage{0, round_up(f.rounded, device_.allocation_granularity()), false};
+            return shortage{0, round_up(f.rounded, device_.allocation_granularity()), f.rounded > f.max};
         return std::nullopt;
     }
 
@@ -294,8 +299,9 @@ class arena_core final : public idle_holder, public survivor {
         for (int round = 0; round < most_rounds && !r && memory_would_help(r.error()); ++round) {
             const std::optional<shortage> missing = shortage_of(r.error());
             if (!missing || missing->bytes == 0 || missing->hopeless) return;
-            if (node_.borrow(missing->level, missing->bytes) == 0) return;
-            r = attempt();
+            const bool none = node_.borrow(missing->level, missing->bytes) == 0;
+            r = attempt(); // others may have made more room than they needed
+            if (none) return;
         }
     }
 
@@ -318,7 +324,7 @@ class arena_core final : public idle_holder, public survivor {
     static constexpr int most_rounds = 64;
 
     const arena_options options_;
-    arena_group* group_;
+    std::weak_ptr<survivors> heir_; ///< of the group above, which may go first
     meter node_;
     metered<Device> device_;
     std::optional<policy_type> policy_; ///< always engaged between construction and destruction

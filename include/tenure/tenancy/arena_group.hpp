@@ -93,24 +93,24 @@ class arena_group {
     void deallocate(stream_handle stream, void* p, std::size_t bytes,
                     std::size_t alignment = default_alignment) noexcept {
         if (p == nullptr) return;
-        std::shared_ptr<survivor> owner = survivors_.owner_of(p);
+        std::shared_ptr<survivor> owner = survivors_->owner_of(p);
         if (owner == nullptr) return foreign(p, bytes);
         if (const deallocate_result r = owner->free_on(stream, p, bytes, alignment); !r)
             report_misuse(r.error());
-        survivors_.drop_if_empty(std::move(owner));
+        survivors_->drop_if_empty(std::move(owner));
     }
     /// The same, on the stream of the block's allocation.
     void release(void* p) noexcept {
         if (p == nullptr) return;
-        std::shared_ptr<survivor> owner = survivors_.owner_of(p);
+        std::shared_ptr<survivor> owner = survivors_->owner_of(p);
         if (owner == nullptr) return foreign(p, 0);
         owner->free_on_own_stream(p);
-        survivors_.drop_if_empty(std::move(owner));
+        survivors_->drop_if_empty(std::move(owner));
     }
-    [[nodiscard]] bool owns(const void* p) const noexcept { return survivors_.owner_of(p) != nullptr; }
+    [[nodiscard]] bool owns(const void* p) const noexcept { return survivors_->owner_of(p) != nullptr; }
 
-    /// Effects: `s` lives on here. Throws: `std::bad_alloc`.
-    void inherit(std::shared_ptr<survivor> s) { survivors_.add(std::move(s)); }
+    /// Where arenas below it leave themselves that are destroyed with live blocks; gone when the group is.
+    [[nodiscard]] std::weak_ptr<survivors> heir() const noexcept { return survivors_; }
 
   private:
     void foreign(const void* p, std::size_t bytes) const noexcept {
@@ -120,7 +120,8 @@ class arena_group {
     }
 
     meter meter_;
-    survivors survivors_; ///< charged to it, so destroyed before it
+    const std::shared_ptr<survivors> survivors_ =
+        std::make_shared<survivors>(); ///< charged to it, so destroyed before it
 };
 
 } // namespace tenure

@@ -282,7 +282,7 @@ class meter {
     [[nodiscard]] bool stuck() const noexcept { return waiting_ >= threads_; }
     [[nodiscard]] bool all_stuck() noexcept;
     /// The largest part of `candidate`'s charge that may go without touching a guarantee between it and this level.
-    [[nodiscard]] std::size_t spare_of(const meter& candidate) const noexcept;
+    [[nodiscard]] std::size_t spare_of(const meter& candidate, const meter* asking) const noexcept;
     std::size_t take_idle(locked& lock, meter& level, std::size_t missing, const meter* except,
                           bool respect_min = true) noexcept;
 

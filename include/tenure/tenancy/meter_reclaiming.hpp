@@ -42,10 +42,12 @@ inline void meter::detach() noexcept {
 
 // ---- idle memory ----
 
-inline std::size_t meter::spare_of(const meter& candidate) const noexcept {
+inline std::size_t meter::spare_of(const meter& candidate, const meter* asking) const noexcept {
     std::size_t spare = std::min(candidate.state_.own, candidate.overage());
-    for (const meter* m = candidate.parent_; m != nullptr && m != this && spare != 0; m = m->parent_)
+    for (const meter* m = candidate.parent_; m != nullptr && m != this && spare != 0; m = m->parent_) {
+        if (asking != nullptr && (asking == m || asking->below(*m))) break; // so does all above it
         spare = std::min(spare, m->overage());
+    }
     return spare;
 }
 
@@ -65,8 +67,8 @@ inline std::size_t meter::take_idle(locked& lock, meter& level, std::size_t miss
         long double highest = 0;
         long double second = 0;
         level.for_each_below([&](meter& m) {
-            if (&m == except || m.holder_ == nullptr || m.mark_ == mark) return;
-            const std::size_t spare = respect_min ? level.spare_of(m) : m.state_.own;
+            if (&m == except || m.holder_ == nullptr || m.mark_ >= mark) return; // empty since this began
+            const std::size_t spare = respect_min ? level.spare_of(m, except) : m.state_.own;
             const long double r = ratio(spare, m);
             if (r > highest) {
                 second = highest;
@@ -91,7 +93,8 @@ inline std::size_t meter::take_idle(locked& lock, meter& level, std::size_t miss
         const std::size_t given = holder.give_idle(keep);
         lock.lock();
         --best->pins_;
-        if (given < wanted) best->mark_ = mark;
+        // More than `keep` is left, so it has no more to give. Otherwise others took of it too, and it is asked again.
+        if (given < wanted && best->state_.own > keep) best->mark_ = std::max(best->mark_, mark);
         if (except != nullptr) best->state_.reclaimed += given;
         taken += given; // what the refunds have told the waiting already
         if (forest_->sleepers != 0) forest_->changed.notify_all(); // `detach`
@@ -122,7 +125,8 @@ inline status meter::admit_min(std::size_t min) noexcept {
         const status s = set_min(min);
         if (s != status::over_limit) return s;
         const std::optional<refusal> why = last_refusal();
-        if (!why || borrow(why->level, why->missing) == 0) return s;
+        if (!why) return s;
+        if (borrow(why->level, why->missing) == 0) return set_min(min); // others may have made room
     }
 }
 

@@ -138,13 +138,17 @@ TEST_CASE("threads lose no bundle and get none twice", "[front][depot][threads]"
 
 TEST_CASE("who waits for passages learns of those that set out meanwhile", "[front][transits]") {
     transits t;
-    CHECK_FALSE(t.wait());
-    const std::uint64_t before = t.set_out();
+    const std::uint64_t before = t.now();
+    CHECK_FALSE(t.any_since(before));
+    std::uint64_t within = 0;
     {
         const transits::passage first(t);
-        const transits::passage second(t);
-        CHECK(t.wait()); // gives up
+        within = t.now();
+        t.wait(); // gives up
+        CHECK(t.any_since(within));
     }
-    CHECK_FALSE(t.wait());
-    CHECK(t.set_out() - before == 2);
+    t.wait();
+    CHECK(t.any_since(before));
+    CHECK(t.any_since(within)); // it was under way then
+    CHECK_FALSE(t.any_since(t.now()));
 }

@@ -116,7 +116,7 @@ class remap_homes {
     [[nodiscard]] purchase missing(const remap_demand& n, kind k, Usable... usable) const noexcept {
         const area_id a = growing_[index(k)];
         if (a == none || !can_grow(areas_[a])) return {n.bytes, false};
-        const std::uint64_t end = areas_[a].base + areas_[a].bytes;
+        const std::uint64_t end = windows_.at(areas_[a].window).end();
         const std::size_t free = blocks_.free_tail(home{areas_[a].base, areas_[a].bytes, k}, usable...);
         const std::uint64_t start = round_up(end - free, n.alignment);
         if (start > end) return {n.bytes, false};
@@ -146,12 +146,23 @@ class remap_homes {
             a = *fresh;
             if (!alone) growing_[index(k)] = a; // one aligned block is no reason to leave the newest home
         }
+        const auto keep = [&](status s) { // a window that nothing was bought into goes again
+            if (s == status::ok || p.behind_newest || areas_[a].bytes != 0) return s;
+            if (windows_.at(areas_[a].window).homes != 0 || windows_.drop(areas_[a].window) != status::ok)
+                return s;
+            areas_[a] = area{};
+            growing_[index(k)] = grows;
+            return s;
+        };
         const std::size_t more = std::min(ahead(k, p.bytes), windows_.at(areas_[a].window).room());
         if (more > p.bytes) {
             const status s = buy_into(a, more, color, nullptr);
-            if (s != status::out_of_memory && s != status::over_limit) return s;
+            if (s != status::out_of_memory && s != status::over_limit) return keep(s);
+            // What could not be taken back may be in the way now.
+            if (!can_grow(areas_[a]) || in_steps(k, p.bytes) > windows_.at(areas_[a].window).room())
+                return keep(s);
         }
-        return buy_into(a, p.bytes, color, nullptr);
+        return keep(buy_into(a, p.bytes, color, nullptr));
     }
 
     /// Effects: opens an area in a window that becomes `bytes` bytes long; where so many addresses are not to be had,
