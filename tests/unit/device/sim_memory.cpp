@@ -201,6 +201,8 @@ TEST_CASE("sim faults: a failed free keeps the memory, every kind of call can fa
     CHECK(d.map(static_cast<char*>(*window) + 2_MiB, *other) == status::failed);
     CHECK(d.set_access(*window, 2_MiB) == status::failed);
     CHECK(d.unmap(*window, 2_MiB) == status::failed);
+    CHECK(d.own_stream().error() == status::failed);
+    CHECK(d.fill_zero(*p, 2_MiB, s) == status::failed);
 
     for (std::size_t k = 0; k < tenure::sim::call_kinds; ++k) {
         CAPTURE(to_string(static_cast<call>(k)));
