@@ -1,9 +1,9 @@
 /// `tenure top` and `tenure report`, and the schema of what they write.
 
-#include "errors.hpp"
-#include "report.hpp"
-#include "timeline.hpp"
-#include "top.hpp"
+#include "cli/errors.hpp"
+#include "cli/report.hpp"
+#include "cli/timeline.hpp"
+#include "cli/top.hpp"
 
 #include <tenure/core/units.hpp>
 #include <tenure/tenancy/arenas_text.hpp>
