@@ -10,6 +10,7 @@
 
 #include "cli/compare.hpp"
 #include "cli/device_choice.hpp"
+#include "cli/policy_of.hpp"
 #include "cli/pool_option_table.hpp"
 #include "cli/scratch_file.hpp"
 
