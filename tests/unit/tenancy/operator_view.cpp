@@ -11,13 +11,13 @@
 #include "support/catch.hpp"
 
 #include <atomic>
-#include <stdexcept>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
