@@ -100,8 +100,10 @@ class holding {
         if (!q) return 0;
         const std::lock_guard lock(self().mutex_);
         std::size_t n = 0;
+        bool begun = false; // only then is the request's stream known to the pool
         try {
             if (!self().begin_held(*q)) return 0;
+            begun = true;
             for (; n < out.size(); ++n) {
                 void* const p = self().search(*q);
                 if (p == nullptr) break;
@@ -109,7 +111,7 @@ class holding {
             }
         } catch (...) { // host memory: what there is so far
         }
-        self().end_held(*q);
+        if (begun) self().end_held(*q);
         return n;
     }
 };
