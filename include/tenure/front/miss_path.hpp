@@ -84,7 +84,14 @@ class miss_path : protected parking<Pool> {
         held_block b;
         const auto held = [&] { return pool_->try_allocate_held(stream, bytes, alignment, {&b, 1}) != 0; };
         allocate_result r = static_cast<void*>(nullptr);
-        if (held() || (this->take_back_if_much() && held()))
+        if constexpr (requires { Pool::sees_exact_fits; }) {
+            // What is parked are holes around which the pool would cut this block out of another.
+            if (Pool::sees_exact_fits && this->totals().parked >= bytes) {
+                b.pointer = pool_->try_allocate_held_exactly(stream, bytes, alignment);
+                if (b.pointer == nullptr) this->take_all_back();
+            }
+        }
+        if (b.pointer != nullptr || held() || (this->take_back_if_much() && held()))
             r = b.pointer;
         else
             r = allocate_from_pool(stream, bytes, alignment);

@@ -104,9 +104,11 @@ class parking : protected hit_path<typename Pool::device_type> {
 
     /// To be called before a call that names the stream reaches the pool past `rack_for`.
     void announce(stream_handle stream) noexcept {
-        if (most_ == 0 || !asks_ || device_->permanent(stream)) return;
-        const result<stream_state, status> now = device_->describe(stream);
-        if (now && now->capturing()) take_back_before_capture(stream);
+        if constexpr (requires { Pool::keeps_what_comes_in_capture; }) {
+            if (most_ == 0 || !asks_ || device_->permanent(stream)) return;
+            const result<stream_state, status> now = device_->describe(stream);
+            if (now && now->capturing()) take_back_before_capture(stream);
+        }
     }
 
     // ---- the owner's ways out ----
