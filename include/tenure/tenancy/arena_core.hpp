@@ -191,12 +191,14 @@ class arena_core final : public idle_holder, public survivor {
             }
             if (paid != status::ok) return move_refusal::over_limit;
             bool accepted = false;
-            move_refusal why =
-                move_refusal::not_supported; // the other's layout has no place for such a segment
-            try {
-                accepted = to.policy_->accept(*m);
-            } catch (...) {
-                why = move_refusal::host_memory;
+            move_refusal why = move_refusal::device;
+            if (device_.wipe_around(to_pointer(m->allocation), m->allocated, p, m->requested) == status::ok) {
+                why = move_refusal::not_supported; // the other's layout has no place for such a segment
+                try {
+                    accepted = to.policy_->accept(*m);
+                } catch (...) {
+                    why = move_refusal::host_memory;
+                }
             }
             if (!accepted) {
                 if (meter::move_charge(to.node_, node_, bytes, true) != status::ok) {
@@ -261,6 +263,7 @@ class arena_core final : public idle_holder, public survivor {
                 wait_for(r, attempt);
         }
         if (!r) node_.count_failure(r.error().cause);
+        node_.forget_refusal(); // the next request has answers of its own
         if (node_.pressed()) node_.relieve();
     }
 

@@ -35,6 +35,7 @@
 ///
 /// Thread-safety: thread-safe, except construction and destruction. A ticket is thread-compatible.
 
+#include <tenure/core/bits.hpp>
 #include <tenure/core/error.hpp>
 #include <tenure/core/ordered_mutex.hpp>
 #include <tenure/core/result.hpp>
@@ -81,8 +82,7 @@ struct refusal {
     std::size_t used = 0;    ///< `charged` of that level
     std::size_t min = 0;
     std::size_t max = 0;
-    bool hopeless =
-        false; ///< more than that level's `max`, or than other tenants' `min` leave of it, ever allow
+    bool hopeless = false; ///< more than that level's `max` less the `min` of others ever allows
 };
 
 class meter {
@@ -134,8 +134,9 @@ class meter {
     /// has changed, and `last_refusal` says which level refused.
     result<ticket, status> reserve(std::size_t bytes) noexcept { return reserve(bytes, false); }
 
-    /// As `reserve`, but no charge that is not final yet refuses anybody: while a ticket is open whose end would
-    /// make room, its end is waited for.
+    /// As `reserve`, but no charge that is not final yet refuses anybody: while tickets are open that may go back and
+    /// make room, their ends are waited for, also of those that are opened meanwhile. (So may all that can be refused below:
+    /// `set_min`, `set_parent`, `move_charge` and a construction with a `min` wait in the same way.)
     /// Requires: this thread has no ticket of this tree, and who has one takes no lock that this thread holds.
     result<ticket, status> reserve_settled(std::size_t bytes) noexcept { return reserve(bytes, true); }
 
@@ -150,8 +151,17 @@ class meter {
     /// Effects: charges `bytes` bytes, limits or not: for taking back what has just been given up.
     void charge_as_of_right(std::size_t bytes) noexcept;
 
-    /// Returns: why this thread's last charge to this meter was refused, if it was.
+    /// Returns: why this thread's last charge to this meter was refused, if it was, and nobody has made it forgotten.
     [[nodiscard]] std::optional<refusal> last_refusal() const noexcept;
+
+    /// Effects: this thread's last refusal here answers no later question.
+    void forget_refusal() const noexcept;
+
+    /// Returns: bytes that could be charged at this instant, in every level; others may be faster.
+    [[nodiscard]] std::size_t room() const noexcept;
+
+    /// Returns: bytes that may be charged at the very most: the least `max` from here to the root.
+    [[nodiscard]] std::size_t limit() const noexcept;
 
     // ---- limits, at any time ----
 
@@ -260,6 +270,12 @@ class meter {
     /// Effects: every level from `m` up is charged `after` instead of `before` for a child.
     static void carry(meter* m, std::size_t before, std::size_t after) noexcept;
     [[nodiscard]] bool grants_guarantee(std::size_t more) const noexcept;
+    /// Returns: whether it would be none, should all charges that are not final go back.
+    [[nodiscard]] static bool may_pass(const obstacle& o) noexcept;
+    /// Effects: sleeps until something has changed in the tree.
+    void sleep(locked& lock) noexcept;
+    /// Returns: the least that its parent is ever charged for it, whatever it and those below it give back.
+    [[nodiscard]] std::size_t guaranteed() const noexcept;
     void refuse(const obstacle& o, std::size_t bytes) noexcept;
     void note_pressure() noexcept;
     void notify() noexcept {

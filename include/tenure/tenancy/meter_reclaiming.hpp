@@ -33,16 +33,13 @@ inline void meter::attach(idle_holder& holder) noexcept {
 inline void meter::detach() noexcept {
     locked lock(forest_->mutex);
     holder_ = nullptr; // from here on nobody comes
-    while (pins_ != 0) {
-        ++forest_->sleepers;
-        forest_->changed.wait(lock);
-        --forest_->sleepers;
-    }
+    while (pins_ != 0) sleep(lock);
 }
 
 // ---- idle memory ----
 
 inline std::size_t meter::spare_of(const meter& candidate, const meter* asking) const noexcept {
+    if (&candidate == this) return candidate.state_.own;
     std::size_t spare = std::min(candidate.state_.own, candidate.overage());
     for (const meter* m = candidate.parent_; m != nullptr && m != this && spare != 0; m = m->parent_) {
         if (asking != nullptr && (asking == m || asking->below(*m))) break; // so does all above it
