@@ -68,8 +68,18 @@ class idle_holder {
     /// not touched. Called with no lock held. Returns: bytes given back.
     virtual std::size_t give_idle(std::size_t bytes_to_keep) noexcept = 0;
 
+    /// Returns: number of blocks freed so far; each may have made idle memory. Called with no lock held.
+    [[nodiscard]] virtual std::uint64_t freed_blocks() const noexcept = 0;
+
   protected:
     ~idle_holder() = default;
+};
+
+/// How often memory may have become free below a level. While it does not change, idle memory and room only become less.
+struct free_count {
+    std::uint64_t blocks = 0;  ///< freed in the pools, see `idle_holder::freed_blocks`
+    std::uint64_t refunds = 0; ///< in the tree, and limits that changed
+    bool operator==(const free_count&) const = default;
 };
 
 /// Why a charge was refused. Sizes in bytes.
@@ -209,12 +219,19 @@ class meter {
     /// free for this tenant there. Requires: the caller holds no lock of a pool. Returns: bytes given back.
     std::size_t borrow(std::uint64_t level, std::size_t missing) noexcept;
 
+    /// Returns: the counts below that level, for who found nothing there: if they did not change while it looked, then at
+    /// some instant there was nothing. Requires: as `borrow`.
+    [[nodiscard]] free_count count_frees(std::uint64_t level) noexcept;
+
     /// Effects: has idle memory at and below this meter given back, by overage and weight and none of what lies under a
     /// `min` below it, until `missing` bytes are. Returns: bytes given back.
     std::size_t give_up(std::size_t missing) noexcept;
 
     /// Effects: the same, but guarantees do not count, until at most `bytes_to_keep` bytes are used.
     std::size_t trim(std::size_t bytes_to_keep) noexcept;
+
+    /// How often who takes idle memory that others are faster to use asks for more, before it gives up.
+    static constexpr int most_rounds = 64;
 
     /// As `set_min`; where a level above has no room because of others' idle memory, that is taken.
     status admit_min(std::size_t min) noexcept;
@@ -244,6 +261,7 @@ class meter {
         std::condition_variable_any changed;    ///< something was given back, a ticket ended, a line moved
         unsigned sleepers = 0;                  ///< who wait for that
         std::uint64_t changes = 0;
+        std::uint64_t refunds = 0;
         place* first_in_line = nullptr; ///< a list, in order of coming
         place* last_in_line = nullptr;
     };
@@ -279,6 +297,10 @@ class meter {
     void refuse(const obstacle& o, std::size_t bytes) noexcept;
     void note_pressure() noexcept;
     void notify() noexcept {
+        ++forest_->refunds;
+        notify_of_ticket();
+    }
+    void notify_of_ticket() noexcept {
         ++forest_->changes;
         if (forest_->sleepers != 0) forest_->changed.notify_all();
     }

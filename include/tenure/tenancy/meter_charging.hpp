@@ -190,7 +190,7 @@ inline void meter::settle(std::size_t bytes, std::size_t used) noexcept {
         m->state_.peak =
             std::max(m->state_.peak, m->state_.charged - std::min(m->state_.charged, m->state_.open));
     }
-    notify();
+    notify_of_ticket(); // what was only asked for has kept nobody out
 }
 
 inline void meter::refund(std::size_t bytes) noexcept {

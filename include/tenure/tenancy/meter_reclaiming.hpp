@@ -106,6 +106,26 @@ inline std::size_t meter::borrow(std::uint64_t level, std::size_t missing) noexc
     return taken;
 }
 
+inline free_count meter::count_frees(std::uint64_t level) noexcept {
+    std::vector<std::pair<meter*, const idle_holder*>> all;
+    locked lock(forest_->mutex);
+    free_count count{.blocks = 0, .refunds = forest_->refunds};
+    try {
+        level_of(level).for_each_below([&](meter& m) {
+            if (m.holder_ != nullptr) all.emplace_back(&m, m.holder_);
+        });
+    } catch (...) { // no host memory: refunds alone are counted
+        return count;
+    }
+    for (const auto& [m, holder] : all) ++m->pins_;
+    lock.unlock();
+    for (const auto& [m, holder] : all) count.blocks += holder->freed_blocks();
+    lock.lock();
+    for (const auto& [m, holder] : all) --m->pins_;
+    if (forest_->sleepers != 0) forest_->changed.notify_all(); // `detach`
+    return count;
+}
+
 inline std::size_t meter::give_up(std::size_t missing) noexcept {
     locked lock(forest_->mutex);
     return take_idle(lock, *this, missing, nullptr);
@@ -118,13 +138,20 @@ inline std::size_t meter::trim(std::size_t bytes_to_keep) noexcept {
 }
 
 inline status meter::admit_min(std::size_t min) noexcept {
-    for (;;) {
-        const status s = set_min(min);
-        if (s != status::over_limit) return s;
+    std::optional<free_count> before;
+    status s = set_min(min);
+    for (int round = 0; round < most_rounds && s == status::over_limit; ++round) {
         const std::optional<refusal> why = last_refusal();
-        if (!why) return s;
-        if (borrow(why->level, why->missing) == 0) return set_min(min); // others may have made room
+        if (!why || why->hopeless) return s; // no matter of room
+        const bool none = borrow(why->level, why->missing) == 0;
+        s = set_min(min);
+        if (s != status::over_limit) return s;
+        std::optional<free_count> now;
+        if (none) now = count_frees(why->level);
+        if (none && before == now) return s;
+        before = now;
     }
+    return s;
 }
 
 // ---- pressure ----
