@@ -13,6 +13,9 @@ if(TARGET tenure_c)
     install(TARGETS tenure_c EXPORT tenure_targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
     set(same_architecture "")
 endif()
+if(TARGET tenure_preload) # no library to link with: the command's own
+    install(TARGETS tenure_preload LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/tenure)
+endif()
 install(EXPORT tenure_targets NAMESPACE tenure:: FILE tenure-targets.cmake DESTINATION ${package_dir})
 
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/tenure-config.cmake.in

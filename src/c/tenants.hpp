@@ -200,8 +200,11 @@ class tenants {
         const std::string_view parent = above(path);
         if (parent.empty()) return nullptr;
         if (tenure_arena* const there = find_locked(parent)) return there;
-        for (const arena_entry& e : operator_.entries())
-            if (e.path == parent) return &make(e, tenant_kind::group);
+        for (arena_entry e : operator_.entries())
+            if (e.path == parent) {
+                e.policy.clear(); // what it may be for an arena, a group has none
+                return &make(std::move(e), tenant_kind::group);
+            }
         throw coded_error(TENURE_NOT_FOUND, "nothing stands at \"" + std::string(parent) + "\", above \"" +
                                                 std::string(path) + "\": make a group there first");
     }
@@ -209,12 +212,10 @@ class tenants {
     tenure_arena& make(arena_entry entry, tenant_kind kind) {
         if (find_locked(entry.path) != nullptr)
             throw coded_error(TENURE_EXISTS, "there is a tenant \"" + entry.path + "\" already");
-        if (kind == tenant_kind::group && !entry.policy.empty() && operator_.find(entry.path) == nullptr)
+        if (kind == tenant_kind::group && !entry.policy.empty())
             throw std::invalid_argument("\"" + entry.path + "\" is a group: it has no policy");
-        if (const arena_entry* const e = operator_.find(entry.path)) {
-            entry.limits = e->limits;
-            if (!e->policy.empty()) entry.policy = e->policy;
-        }
+        const arena_entry* const by_operator = operator_.find(entry.path);
+        if (by_operator != nullptr && !by_operator->policy.empty()) entry.policy = by_operator->policy;
         tenure_arena* const parent = parent_of(entry.path);
         meter* const above = parent == nullptr ? nullptr : parent->node;
 
@@ -227,6 +228,7 @@ class tenants {
                                   .max = entry.limits.max,
                                   .weight = entry.limits.weight,
                                   .on_high = {}};
+            operator_.apply(entry.path, options);
             a.group = above == nullptr ? std::make_unique<arena_group>(std::move(options))
                                        : std::make_unique<arena_group>(*above, std::move(options));
             a.node = &a.group->node();
@@ -238,6 +240,7 @@ class tenants {
                                   .weight = entry.limits.weight,
                                   .at_destruction = leftovers::release,
                                   .on_pressure = {}};
+            operator_.apply(entry.path, options);
             const policies::policy_choice policy =
                 entry.policy.empty() ? policies::policy_choice{} : policies::parse_policy(entry.policy);
             a.arena = device_->make_arena(policy, above, std::move(options));
