@@ -256,6 +256,10 @@ def _parser() -> argparse.ArgumentParser:
         help="replay traces, or snapshots as they are, through every policy; compare --help lists the options",
     )
 
+    commands.add_parser(
+        "run", add_help=False, help="start a program whose CUDA memory is limited and pooled; run --help lists the options"
+    )
+
     info = commands.add_parser("info", help="what is installed here, and what is missing")
     info.add_argument("--json", action="store_true", help="for programs")
     info.set_defaults(run=_info)
@@ -268,6 +272,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     try:
         if arguments[:1] == ["compare"]:
             return _compare(arguments[1:])
+        if arguments[:1] == ["run"]:
+            command = _find_command()
+            os.execv(command, [command, *arguments])
         parsed = _parser().parse_args(arguments)
         return int(parsed.run(parsed))
     except (_Failure, trace.SnapshotError) as error:
