@@ -32,6 +32,7 @@ ALLOWED = {
     "interop": {"core", "resource", "device"},
 }
 EVERYTHING = "tenure"
+C_INTERFACE = "tenure/tenure.h"  # includes no header of tenure's, and has the guards of C
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX)\b")
@@ -91,7 +92,7 @@ def check_header(name, text):
 def check_tree(include):
     """Returns a list of "file:line: message"."""
     breaches = []
-    headers = sorted(p for p in (include / "tenure").rglob("*") if p.is_file())
+    headers = sorted(p for p in (include / "tenure").rglob("*") if p.is_file() and p != include / C_INTERFACE)
     if not headers:
         breaches.append(f"{include}: no headers found")
     for path in headers:

@@ -6,15 +6,23 @@ include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tenure)
 
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/tenure DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-    FILES_MATCHING PATTERN "*.hpp")
+    FILES_MATCHING PATTERN "*.hpp" PATTERN "*.h")
 install(TARGETS tenure EXPORT tenure_targets)
+set(same_architecture ARCH_INDEPENDENT)
+if(TARGET tenure_c)
+    install(TARGETS tenure_c EXPORT tenure_targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+    set(same_architecture "")
+endif()
+if(TARGET tenure_preload) # no library to link with: the command's own
+    install(TARGETS tenure_preload LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/tenure)
+endif()
 install(EXPORT tenure_targets NAMESPACE tenure:: FILE tenure-targets.cmake DESTINATION ${package_dir})
 
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/tenure-config.cmake.in
     ${PROJECT_BINARY_DIR}/tenure-config.cmake INSTALL_DESTINATION ${package_dir})
 # Before 1.0 a minor step may change interfaces.
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/tenure-config-version.cmake
-    COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
+    COMPATIBILITY SameMinorVersion ${same_architecture})
 install(FILES ${PROJECT_BINARY_DIR}/tenure-config.cmake ${PROJECT_BINARY_DIR}/tenure-config-version.cmake
     DESTINATION ${package_dir})
 
@@ -26,6 +34,10 @@ list(TRANSFORM CMAKE_DL_LIBS PREPEND -l OUTPUT_VARIABLE dl_flags)
 list(JOIN dl_flags " " dl_flags)
 configure_file(${CMAKE_CURRENT_LIST_DIR}/tenure.pc.in ${PROJECT_BINARY_DIR}/tenure.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/tenure.pc DESTINATION ${pkgconfig_dir})
+if(TARGET tenure_c)
+    configure_file(${CMAKE_CURRENT_LIST_DIR}/tenure-c.pc.in ${PROJECT_BINARY_DIR}/tenure-c.pc @ONLY)
+    install(FILES ${PROJECT_BINARY_DIR}/tenure-c.pc DESTINATION ${pkgconfig_dir})
+endif()
 
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 if(TARGET tenure_command)

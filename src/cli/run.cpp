@@ -1,5 +1,6 @@
 #include "compare.hpp"
 #include "errors.hpp"
+#include "launch.hpp"
 #include "policies.hpp"
 #include "report.hpp"
 #include "top.hpp"
@@ -11,6 +12,7 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <stdexcept>
 #include <string>
 
 #include <CLI/CLI.hpp>
@@ -91,6 +93,26 @@ void add_report(CLI::App& app, report_options& options) {
         ->capture_default_str();
 }
 
+void add_run(CLI::App& app, launch_options& options) {
+    app.add_option("--limit", options.limit, "What the program may hold on each GPU (default: no limit)")
+        ->type_name("BYTES");
+    app.add_option(
+           "--policy", options.policy,
+           "NAME[:option=value,...], how its memory is pooled (default: best_fit); none: only the limit")
+        ->type_name("SPEC");
+    app.add_flag("--publish", options.publish, "Show it to tenure top");
+    app.add_flag("--summary", options.summary, "At its end, what it held, on stderr");
+    app.add_flag("--force", options.force, "Start it although its file says that nothing would be limited");
+    app.prefix_command();
+    app.footer("Serves the program's cudaMalloc, cudaFree and their stream-ordered kin from one arena, by "
+               "LD_PRELOAD. "
+               "Managed and pitched memory, arrays and other pools stay the runtime's and count. Out of "
+               "reach: the driver's "
+               "interface (cuMemAlloc), and libraries that carry a runtime of their own.\nExit status: the "
+               "program's; "
+               "2 if it cannot be started.");
+}
+
 int fail(exit_code code, const char* message) {
     std::fprintf(stderr, "tenure: %s\n", message);
     return code;
@@ -102,7 +124,8 @@ int run(int argc, const char* const* argv) {
     // A reader that goes away must not keep the JSON file from being finished; print() sees the error.
     std::signal(SIGPIPE, SIG_IGN);
 
-    CLI::App app("GPU memory: compares allocators on recorded traces, shows arenas.", "tenure");
+    CLI::App app("GPU memory: compares allocators on recorded traces, limits programs, shows arenas.",
+                 "tenure");
     app.set_version_flag("--version", "tenure " TENURE_VERSION_STRING);
     app.require_subcommand(1);
     compare_options options;
@@ -115,8 +138,18 @@ int run(int argc, const char* const* argv) {
     report_options report_on;
     CLI::App* const report_command = app.add_subcommand("report", "Draw a recorded run as a page of HTML");
     add_report(*report_command, report_on);
+    launch_options started;
+    CLI::App* const run_command =
+        app.add_subcommand("run", "Start a program whose CUDA memory is limited and pooled");
+    add_run(*run_command, started);
     try {
         app.parse(argc, argv);
+        if (run_command->parsed()) {
+            started.command = run_command->remaining();
+            if (!started.command.empty() && started.command.front() == "--")
+                started.command.erase(started.command.begin());
+            launch(started);
+        }
         if (top_command->parsed()) return top(top_of);
         if (report_command->parsed()) return report(report_on);
         return compare(options);
@@ -125,6 +158,8 @@ int run(int argc, const char* const* argv) {
     } catch (const CLI::ParseError& e) {
         return fail(bad_usage, (std::string(e.what()) + " (see tenure --help)").c_str());
     } catch (const usage_error& e) {
+        return fail(bad_usage, e.what());
+    } catch (const std::invalid_argument& e) { // a size or a policy that is none
         return fail(bad_usage, e.what());
     } catch (const input_error& e) {
         return fail(bad_usage, e.what());

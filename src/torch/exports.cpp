@@ -334,7 +334,7 @@ TENURE_EXPORT const char* tenure_torch_built_for(void) {
     return built_for;
 }
 TENURE_EXPORT const char* tenure_torch_policies(void) {
-    return policy_names;
+    return policy_names();
 }
 TENURE_EXPORT void tenure_torch_free_text(char* text) {
     std::free(text);

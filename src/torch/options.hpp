@@ -6,6 +6,8 @@
 /// What `install` reads of them itself is in `settings`; all the rest belongs to the policy, under the names that
 /// `tenure compare` uses, and is checked by the policy's own table. Plain values; thread-compatible.
 
+#include "../policies/policy_choice.hpp"
+
 #include <tenure/core/error.hpp>
 #include <tenure/core/units.hpp>
 
@@ -17,18 +19,9 @@
 
 namespace tenure::torch {
 
-struct option {
-    std::string key;
-    std::string value;
-    friend bool operator==(const option&, const option&) = default;
-};
-
-/// Which policy an arena has, and the policy's own options.
-struct policy_choice {
-    std::string name = "remap";
-    std::vector<option> options{};
-    friend bool operator==(const policy_choice&, const policy_choice&) = default;
-};
+using policies::option;
+using policies::parse_options;
+using policies::policy_choice;
 
 /// How memory is made fit for other processes (`torch.multiprocessing`).
 enum class sharing {
@@ -43,22 +36,6 @@ struct settings {
     sharing share = sharing::where_possible;
     friend bool operator==(const settings&, const settings&) = default;
 };
-
-/// Returns: the lines of `text` in order, empty lines left out. Throws: `std::invalid_argument` for a line without "=".
-inline std::vector<option> parse_options(std::string_view text) {
-    std::vector<option> all;
-    while (!text.empty()) {
-        const std::size_t end = std::min(text.find('\n'), text.size());
-        const std::string_view line = text.substr(0, end);
-        text.remove_prefix(std::min(end + 1, text.size()));
-        if (line.empty()) continue;
-        const std::size_t equals = line.find('=');
-        if (equals == std::string_view::npos || equals == 0)
-            throw std::invalid_argument("option \"" + std::string(line) + "\" is not of the form key=value");
-        all.push_back({std::string(line.substr(0, equals)), std::string(line.substr(equals + 1))});
-    }
-    return all;
-}
 
 /// Returns: the settings that `text` asks for; what it does not name is as in `defaults`. Options of the policy are kept
 /// from the defaults only if the policy is the same. Throws: `std::invalid_argument`. The policy's options are not

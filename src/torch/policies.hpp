@@ -3,15 +3,7 @@
 /// \file
 /// Policies by name: what `policy=` may say, the options of each, and how an arena with it is made.
 ///
-/// | name | what it is |
-/// |---|---|
-/// | `remap` | `device_pool`: `remap_pool`, or PyTorch's scheme on devices without virtual memory |
-/// | `caching` | PyTorch's scheme, with the keys of `PYTORCH_ALLOC_CONF` that belong to it |
-/// | `best_fit` | best fit over large segments |
-/// | `async` | `cudaMallocAsync` on a pool of its own |
-/// | `fronted_remap`, `fronted_caching`, `fronted_best_fit` | these with magazines of each thread in front |
-///
-/// Option names are those of `tenure compare`: the tables are the same.
+/// Which there are says `../policies/with_policy.hpp`.
 
 #include "arena_memory.hpp"
 #include "options.hpp"
@@ -25,8 +17,7 @@
 
 namespace tenure::torch {
 
-inline constexpr const char* policy_names =
-    "remap caching best_fit async fronted_remap fronted_caching fronted_best_fit";
+[[nodiscard]] const char* policy_names() noexcept;
 
 /// Throws: `std::invalid_argument` if there is no such policy, or it has no such option. Touches no device.
 void check_policy(const policy_choice& choice);

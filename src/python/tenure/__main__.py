@@ -14,7 +14,7 @@ import zlib
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from . import __version__, _figure, _library, _recorded, trace
+from . import __version__, _figure, _library, _native, _recorded, trace
 
 _COMMAND_VARIABLE = "TENURE_COMMAND"
 
@@ -199,6 +199,7 @@ def _information() -> Dict[str, Any]:
         "torch": None,
         "torch_cuda": None,
         "devices": [],
+        "libtenure": None,
         "library": None,
         "library_built_for_torch": None,
         "policies": [],
@@ -210,6 +211,13 @@ def _information() -> Dict[str, Any]:
         information["command"] = _find_command()
     except _Failure as failure:
         missing.append(str(failure))
+    try:
+        native = _native.find()
+        information["libtenure"] = str(native) if native else None
+        if not native:
+            missing.append(f"{_native.NAME} is not in this installation: CuPy, Numba and tenure.Buffer need it")
+    except ImportError as error:
+        missing.append(str(error))
     try:
         path = _library.find()
         information["library"] = str(path) if path else None
@@ -257,11 +265,22 @@ def _info(arguments: argparse.Namespace) -> int:
 # --- the command line -----------------------------------------------------------------------------------------------
 
 
+_DOORS = """\
+in programs:
+  import tenure.torch; tenure.torch.install()    PyTorch (or TENURE_TORCH=1, with no change to the program)
+  import tenure.cupy; tenure.cupy.install()      CuPy
+  import tenure.numba; tenure.numba.install()    Numba (or NUMBA_CUDA_MEMORY_MANAGER=tenure.numba)
+  tenure.Buffer((1024, 1024), "float32")         an array for everything that takes DLPack
+  with tenure.arena("alice", max="4GiB"): ...    whose memory it is, and how much (PyTorch: tenure.torch.arena)
+"""
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m tenure",
         description="GPU memory: allocation policies and arenas with hard byte limits.",
-        epilog="TENURE_TORCH=1 in the environment puts PyTorch on tenure with no change to the program.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=_DOORS,
     )
     parser.add_argument("--version", action="version", version=f"tenure {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -283,6 +302,10 @@ def _parser() -> argparse.ArgumentParser:
         help="replay traces, or snapshots as they are, through every policy; compare --help lists the options",
     )
 
+    commands.add_parser(
+        "run", add_help=False, help="start a program whose CUDA memory is limited and pooled; run --help lists the options"
+    )
+
     info = commands.add_parser("info", help="what is installed here, and what is missing")
     info.add_argument("--json", action="store_true", help="for programs")
     info.set_defaults(run=_info)
@@ -295,6 +318,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     try:
         if arguments[:1] == ["compare"]:
             return _compare(arguments[1:])
+        if arguments[:1] == ["run"]:
+            command = _find_command()
+            os.execv(command, [command, *arguments])
         parsed = _parser().parse_args(arguments)
         return int(parsed.run(parsed))
     except (_Failure, _figure.FigureError, trace.SnapshotError) as error:

@@ -1,0 +1,482 @@
+// What tenure.h declares: a thin layer that looks at handles and turns exceptions into codes.
+
+#include "failure.hpp"
+#include "settings.hpp"
+#include "snapshot_text.hpp"
+#include "tenants.hpp"
+
+#include "../policies/policy_choice.hpp"
+
+#include <tenure/core/version.hpp>
+#include <tenure/resource/resource.hpp>
+#include <tenure/tenancy/arenas_text.hpp>
+#include <tenure/tenure.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+static_assert(TENURE_NO_LIMIT == tenure::no_limit);
+
+namespace tenure::c {
+namespace {
+
+bool is(const handle* h, std::uint32_t kind) noexcept {
+    return h != nullptr && h->mark.load(std::memory_order_acquire) == kind;
+}
+
+tenure_code not_a(const char* what) noexcept {
+    char text[96];
+    std::snprintf(text, sizeof text, "this is no %s, or one that was destroyed", what);
+    return fail(TENURE_INVALID_HANDLE, text);
+}
+
+/// Returns: what `f` returns for the device or arena behind a handle.
+template <class F>
+tenure_code with_device(tenure_device* d, F&& f) noexcept {
+    if (!is(d, handle::device)) return not_a("device");
+    return guarded([&] { return f(*d->inside); });
+}
+template <class Arena, class F>
+tenure_code with_arena(Arena* a, F&& f) noexcept {
+    if (!is(a, handle::arena)) return not_a("arena");
+    return guarded([&] { return f(*a); });
+}
+
+/// Returns: whether memory can be had from it; if not, the code for that is in `code`.
+bool has_memory(const tenure_arena* a, tenure_code& code) noexcept {
+    if (is(a, handle::arena) && a->memory) [[likely]]
+        return true;
+    code = is(a, handle::arena)
+               ? fail(TENURE_INVALID_ARGUMENT, "this is a group: it has no memory of its own")
+               : not_a("arena");
+    return false;
+}
+
+tenure_code is_null(const char* argument) noexcept {
+    char text[64];
+    std::snprintf(text, sizeof text, "the argument %s is null", argument);
+    return fail(TENURE_INVALID_ARGUMENT, text);
+}
+
+stream_handle to_stream(void* s) noexcept {
+    return static_cast<stream_handle>(s);
+}
+
+char* copy_of(const std::string& s) {
+    auto* const text = static_cast<char*>(std::malloc(s.size() + 1));
+    if (text == nullptr) throw std::bad_alloc();
+    std::memcpy(text, s.c_str(), s.size() + 1);
+    return text;
+}
+
+/// Effects: as much of `from` as the caller's struct has room for; the first member of both is their size.
+template <class Struct>
+tenure_code hand_out(Struct& from, Struct* to) noexcept {
+    constexpr std::size_t smallest = 2 * sizeof(std::uint64_t);
+    if (to->size < smallest) return fail(TENURE_INVALID_ARGUMENT, "the struct's member `size` was not set");
+    from.size = std::min(to->size, sizeof(Struct));
+    std::memcpy(to, &from, from.size);
+    return TENURE_OK;
+}
+
+template <std::size_t N>
+void copy_text(char (&to)[N], std::string_view from) noexcept {
+    const std::size_t n = std::min(from.size(), N - 1);
+    std::memcpy(to, from.data(), n);
+    to[n] = '\0';
+}
+
+/// "cuda", "cuda:1" or "sim". Returns: the ordinal, or nothing for "sim". Throws: `coded_error`.
+std::optional<int> ordinal_of(std::string_view name) {
+    if (name == "sim") return std::nullopt;
+    if (name == "cuda") return 0;
+    int ordinal = -1;
+    if (name.substr(0, 5) == "cuda:") {
+        const char* const end = name.data() + name.size();
+        const auto [rest, error] = std::from_chars(name.data() + 5, end, ordinal);
+        if (error == std::errc{} && rest == end && ordinal >= 0) return ordinal;
+    }
+    throw coded_error(TENURE_INVALID_ARGUMENT,
+                      "there is no device \"" + std::string(name) + "\": write cuda:0, cuda:1, ... or sim");
+}
+
+std::uint64_t now_ns() {
+    const auto now = std::chrono::system_clock::now().time_since_epoch();
+    return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
+}
+
+tenure_code answer(allocate_result r, void** pointer) noexcept {
+    if (!r) return fail(r.error());
+    *pointer = *r;
+    return TENURE_OK;
+}
+
+tenure_code create(tenure_device* device, const char* path, const char* settings, tenure_arena** made,
+                   tenant_kind kind) noexcept {
+    if (made == nullptr) return is_null(kind == tenant_kind::group ? "group" : "arena");
+    if (path == nullptr) return is_null("path");
+    return with_device(device, [&](tenants& all) -> tenure_code {
+        *made = &all.create(path, text_of(settings), kind);
+        return TENURE_OK;
+    });
+}
+
+} // namespace
+} // namespace tenure::c
+
+using namespace tenure; // NOLINT(google-build-using-namespace): what follows is C to its callers
+using namespace tenure::c;
+
+extern "C" {
+
+uint32_t tenure_version(void) {
+    return TENURE_VERSION_MAJOR * 65536 + TENURE_VERSION_MINOR * 256 + TENURE_VERSION_PATCH;
+}
+const char* tenure_version_text(void) {
+    return TENURE_VERSION_STRING;
+}
+const char* tenure_policies(void) {
+    return policies::policy_names;
+}
+
+const char* tenure_code_name(tenure_code code) {
+    switch (code) {
+    case TENURE_OK: return "ok";
+    case TENURE_OUT_OF_MEMORY: return "out_of_memory";
+    case TENURE_OVER_LIMIT: return "over_limit";
+    case TENURE_CAPTURE: return "capture";
+    case TENURE_DRIVER: return "driver";
+    case TENURE_NO_DEVICE: return "no_device";
+    case TENURE_NOT_SUPPORTED: return "not_supported";
+    case TENURE_INVALID_ARGUMENT: return "invalid_argument";
+    case TENURE_INVALID_HANDLE: return "invalid_handle";
+    case TENURE_INVALID_CONFIGURATION: return "invalid_configuration";
+    case TENURE_NOT_ADMITTED: return "not_admitted";
+    case TENURE_NOT_FOUND: return "not_found";
+    case TENURE_EXISTS: return "exists";
+    case TENURE_BUSY: return "busy";
+    case TENURE_HOST_MEMORY: return "host_memory";
+    case TENURE_INTERNAL: return "internal";
+    case TENURE_FOREIGN_POINTER: return "foreign_pointer";
+    case TENURE_WRONG_ARENA: return "wrong_arena";
+    case TENURE_DOUBLE_FREE: return "double_free";
+    case TENURE_INTERIOR_POINTER: return "interior_pointer";
+    case TENURE_SIZE_MISMATCH: return "size_mismatch";
+    case TENURE_LIVE_BLOCKS: return "live_blocks";
+    default: return "unknown";
+    }
+}
+
+const char* tenure_last_error(void) {
+    return last_failure::of_this_thread().text.data();
+}
+
+tenure_code tenure_get_failure(tenure_failure* failure) {
+    if (failure == nullptr) return is_null("failure");
+    const auto& last = last_failure::of_this_thread().allocation;
+    if (!last) return fail(TENURE_NOT_FOUND, "no allocation of this thread has failed");
+    tenure_failure f{};
+    f.requested = last->requested;
+    f.rounded = last->rounded;
+    f.used = last->used;
+    f.min = last->min;
+    f.max = last->max;
+    f.free_bytes = last->free_bytes;
+    f.largest_free = last->largest_free;
+    f.pending = last->pending;
+    copy_text(f.cause, to_string(last->cause));
+    copy_text(f.arena, last->arena.view());
+    return hand_out(f, failure);
+}
+
+void tenure_free_text(char* text) {
+    std::free(text);
+}
+
+// ---- devices ----
+
+tenure_code tenure_device_open(const char* name, const char* options, tenure_device** device) {
+    if (name == nullptr) return is_null("name");
+    if (device == nullptr) return is_null("device");
+    return guarded([&]() -> tenure_code {
+        const std::optional<int> ordinal = ordinal_of(name);
+        const device_settings settings = parse_device_settings(text_of(options), !ordinal);
+        arena_config from_operator = arena_config::from_environment();
+        library::get().publish_if_asked();
+        auto inside = std::make_unique<tenants>(ordinal ? open_cuda(*ordinal, settings) : open_sim(settings),
+                                                std::move(from_operator));
+        tenure_device& made = library::get().new_device();
+        made.inside = std::move(inside);
+        made.mark.store(handle::device, std::memory_order_release);
+        *device = &made;
+        return TENURE_OK;
+    });
+}
+
+tenure_code tenure_device_close(tenure_device* device) {
+    return with_device(device, [&](tenants& all) -> tenure_code {
+        if (const std::size_t n = all.size(); n != 0)
+            throw coded_error(TENURE_BUSY,
+                              "the device still has " + std::to_string(n) + " arenas and groups");
+        device->mark.store(0, std::memory_order_release);
+        device->inside.reset();
+        return TENURE_OK;
+    });
+}
+
+tenure_code tenure_device_get_info(tenure_device* device, tenure_device_info* info) {
+    if (info == nullptr) return is_null("info");
+    return with_device(device, [&](tenants& all) -> tenure_code {
+        const result<device_memory, status> memory = all.device().memory();
+        if (!memory) return fail(memory.error(), "asking the device for its memory");
+        tenure_device_info i{};
+        i.total = memory->total;
+        i.free = memory->free;
+        i.host = all.device().host() ? 1 : 0;
+        i.ordinal = all.device().ordinal();
+        return hand_out(i, info);
+    });
+}
+
+tenure_code tenure_stream_create(tenure_device* device, void** stream) {
+    if (stream == nullptr) return is_null("stream");
+    return with_device(device, [&](tenants& all) -> tenure_code {
+        const result<stream_handle, status> made = all.device().create_stream();
+        if (!made) return fail(made.error(), "creating a stream");
+        *stream = *made;
+        return TENURE_OK;
+    });
+}
+
+tenure_code tenure_stream_synchronize(tenure_device* device, void* stream) {
+    return with_device(device, [&](tenants& all) -> tenure_code {
+        const status s = all.device().synchronize(to_stream(stream));
+        return s == status::ok ? TENURE_OK : fail(s, "synchronizing a stream");
+    });
+}
+
+tenure_code tenure_stream_destroy(tenure_device* device, void* stream) {
+    return with_device(device, [&](tenants& all) -> tenure_code {
+        const status s = all.device().destroy_stream(to_stream(stream));
+        return s == status::ok ? TENURE_OK : fail(s, "destroying a stream");
+    });
+}
+
+// ---- arenas and groups ----
+
+tenure_code tenure_arena_create(tenure_device* device, const char* path, const char* settings,
+                                tenure_arena** arena) {
+    return create(device, path, settings, arena, tenant_kind::arena);
+}
+
+tenure_code tenure_group_create(tenure_device* device, const char* path, const char* settings,
+                                tenure_arena** group) {
+    return create(device, path, settings, group, tenant_kind::group);
+}
+
+tenure_code tenure_arenas_create(tenure_device* device, const char* text) {
+    if (text == nullptr) return is_null("text");
+    return with_device(device, [&](tenants& all) -> tenure_code {
+        all.create_all(text);
+        return TENURE_OK;
+    });
+}
+
+tenure_code tenure_arena_find(tenure_device* device, const char* path, tenure_arena** arena) {
+    if (path == nullptr) return is_null("path");
+    if (arena == nullptr) return is_null("arena");
+    return with_device(device, [&](tenants& all) -> tenure_code {
+        tenure_arena* const found = all.find(path);
+        if (found == nullptr)
+            throw coded_error(TENURE_NOT_FOUND, "there is no tenant \"" + std::string(path) + "\"");
+        *arena = found;
+        return TENURE_OK;
+    });
+}
+
+tenure_code tenure_arena_destroy(tenure_arena* arena, uint32_t flags) {
+    if ((flags & ~std::uint32_t{TENURE_RELEASE_LIVE}) != 0)
+        return fail(TENURE_INVALID_ARGUMENT, "unknown flags");
+    return with_arena(arena, [&](tenure_arena& a) -> tenure_code {
+        a.owner->destroy(a, (flags & TENURE_RELEASE_LIVE) != 0);
+        return TENURE_OK;
+    });
+}
+
+tenure_code tenure_arena_set(tenure_arena* arena, const char* settings, uint64_t* over) {
+    return with_arena(arena, [&](tenure_arena& a) -> tenure_code {
+        const arena_entry wanted = parse_tenant(a.path, text_of(settings));
+        std::size_t above = 0;
+        const auto words = words_of(text_of(settings));
+        for (const auto& [key, value] : words)
+            if (key == "policy") throw std::invalid_argument("the policy of an arena cannot be changed");
+        for (const auto& [key, value] : words) { // the guarantee first: it is what can be refused
+            if (key != "min") continue;
+            const status s =
+                a.arena ? a.arena->set_min(wanted.limits.min) : a.group->set_min(wanted.limits.min);
+            if (s != status::ok)
+                throw coded_error(TENURE_NOT_ADMITTED, "min=" + value + " of \"" + a.path +
+                                                           "\" does not fit into what stands above it");
+        }
+        for (const auto& [key, value] : words) {
+            if (key == "max")
+                above = a.arena ? a.arena->set_max(wanted.limits.max) : a.group->set_max(wanted.limits.max);
+            else if (key == "high")
+                a.node->set_high(wanted.limits.high);
+            else if (key == "weight")
+                a.node->set_weight(wanted.limits.weight);
+        }
+        if (over != nullptr) *over = above;
+        return TENURE_OK;
+    });
+}
+
+// ---- memory ----
+
+tenure_code tenure_allocate(tenure_arena* arena, void* stream, size_t bytes, size_t alignment,
+                            void** pointer) {
+    tenure_code code = TENURE_OK;
+    if (pointer == nullptr) return is_null("pointer");
+    if (!has_memory(arena, code)) return code;
+    return answer(
+        arena->memory->try_allocate(to_stream(stream), bytes, alignment == 0 ? default_alignment : alignment),
+        pointer);
+}
+
+tenure_code tenure_free(tenure_arena* arena, void* stream, void* pointer, size_t bytes) {
+    tenure_code code = TENURE_OK;
+    if (!has_memory(arena, code)) return code;
+    const deallocate_result r = arena->memory->try_deallocate(to_stream(stream), pointer, bytes);
+    return r ? TENURE_OK : fail(r.error());
+}
+
+tenure_code tenure_allocate_sync(tenure_arena* arena, size_t bytes, size_t alignment, void** pointer) {
+    tenure_code code = TENURE_OK;
+    if (pointer == nullptr) return is_null("pointer");
+    if (!has_memory(arena, code)) return code;
+    return guarded([&]() -> tenure_code {
+        *pointer = arena->memory->allocate_sync(bytes, alignment == 0 ? default_alignment : alignment);
+        return TENURE_OK;
+    });
+}
+
+tenure_code tenure_free_sync(tenure_arena* arena, void* pointer, size_t bytes) {
+    tenure_code code = TENURE_OK;
+    if (!has_memory(arena, code)) return code;
+    const misuse_catcher caught;
+    arena->memory->deallocate_sync(pointer, bytes);
+    return caught.code();
+}
+
+tenure_code tenure_release(tenure_arena* arena, void* pointer) {
+    tenure_code code = TENURE_OK;
+    if (!has_memory(arena, code)) return code;
+    const misuse_catcher caught;
+    arena->memory->release(pointer);
+    return caught.code();
+}
+
+tenure_code tenure_record_use(tenure_arena* arena, void* pointer, void* stream) {
+    tenure_code code = TENURE_OK;
+    if (!has_memory(arena, code)) return code;
+    const misuse_catcher caught;
+    arena->memory->record_use(pointer, to_stream(stream));
+    return caught.code();
+}
+
+int tenure_owns(const tenure_arena* arena, const void* pointer) {
+    return is(arena, handle::arena) && arena->memory && arena->memory->owns(const_cast<void*>(pointer)) ? 1
+                                                                                                        : 0;
+}
+
+tenure_code tenure_trim(tenure_arena* arena, uint64_t keep, uint64_t* given_back) {
+    return with_arena(arena, [&](tenure_arena& a) -> tenure_code {
+        const std::size_t given = a.memory ? a.memory->trim(keep) : a.group->trim(keep);
+        if (given_back != nullptr) *given_back = given;
+        return TENURE_OK;
+    });
+}
+
+tenure_code tenure_release_captured(tenure_arena* arena, uint64_t capture) {
+    tenure_code code = TENURE_OK;
+    if (!has_memory(arena, code)) return code;
+    return arena->arena->release_captured(capture)
+               ? TENURE_OK
+               : fail(TENURE_NOT_SUPPORTED, "this arena's policy keeps nothing for graphs");
+}
+
+// ---- what there is to see ----
+
+tenure_code tenure_get_statistics(const tenure_arena* arena, tenure_statistics* statistics) {
+    if (statistics == nullptr) return is_null("statistics");
+    return with_arena(arena, [&](const tenure_arena& a) -> tenure_code {
+        tenure_statistics s{};
+        if (a.memory) {
+            const usage_counters u = a.memory->usage();
+            s.requested = u.requested.current;
+            s.requested_peak = u.requested.peak;
+            s.allocated = u.allocated.current;
+            s.allocated_peak = u.allocated.peak;
+            s.reserved = u.reserved.current;
+            s.reserved_peak = u.reserved.peak;
+            s.pending = u.pending;
+            s.captured = u.captured;
+            s.blocks = u.blocks.current;
+            s.segments = u.segments.current;
+            s.allocations = u.blocks.total_in;
+            s.failures = u.failures;
+        }
+        const meter_reading m = a.node->read();
+        s.charged = m.charged;
+        s.charged_peak = m.peak;
+        s.used = m.used;
+        s.min = m.min;
+        s.high = m.high;
+        s.max = m.max;
+        s.weight = m.weight;
+        s.refused = m.refused;
+        s.reclaimed = m.reclaimed;
+        s.borrowed = m.borrowed;
+        s.scrubbed = m.scrubbed;
+        return hand_out(s, statistics);
+    });
+}
+
+tenure_code tenure_arenas_json(tenure_device* device, char** text) {
+    if (text == nullptr) return is_null("text");
+    return with_device(device, [&](tenants& all) -> tenure_code {
+        const std::vector<arena_row> rows = all.rows();
+        *text = copy_of(to_json(rows, this_process(), now_ns()));
+        return TENURE_OK;
+    });
+}
+
+tenure_code tenure_snapshot_json(const tenure_arena* arena, char** text) {
+    tenure_code code = TENURE_OK;
+    if (text == nullptr) return is_null("text");
+    if (!has_memory(arena, code)) return code;
+    return guarded([&]() -> tenure_code {
+        *text = copy_of(snapshot_text(arena->path, arena->memory->snapshot()));
+        return TENURE_OK;
+    });
+}
+
+tenure_code tenure_validate(const tenure_arena* arena) {
+    tenure_code code = TENURE_OK;
+    if (!has_memory(arena, code)) return code;
+    return arena->memory->validate() ? TENURE_OK
+                                     : fail(TENURE_INTERNAL, "an invariant of the arena does not hold");
+}
+
+} // extern "C"

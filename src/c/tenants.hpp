@@ -1,0 +1,300 @@
+#pragma once
+
+/// \file
+/// The handles of the C interface, and `tenants`: the tree of arenas and groups of one device, by path.
+///
+///     tenure_device --> tenants --> "gpu"      group
+///                                   "gpu/a"    arena --> the device's hub
+///                                   "gpu/b"    arena
+///
+/// Invariants:
+///   1. What a handle points to is never freed: destroyed, it is emptied and marked, so that whoever still uses it is
+///      told. That costs some 150 bytes of host memory for each that ever was.
+///   2. Nothing is destroyed that others stand under.
+///   3. What `TENURE_ARENAS` says of a path holds over what the program says.
+///
+/// Complexity: logarithmic in the tenants. Thread-safety: thread-safe; destroyed is only what nobody uses meanwhile.
+
+#include "failure.hpp"
+#include "opened_device.hpp"
+#include "settings.hpp"
+
+#include "../policies/named_arena.hpp"
+
+#include <tenure/resource/resource_ref.hpp>
+#include <tenure/tenancy/arena_config.hpp>
+#include <tenure/tenancy/arena_group.hpp>
+#include <tenure/tenancy/arenas_view.hpp>
+#include <tenure/tenancy/publisher.hpp>
+#include <tenure/tenure.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace tenure::c {
+
+class tenants;
+
+/// What both handles begin with.
+struct handle {
+    static constexpr std::uint32_t device = 0x74656e64;
+    static constexpr std::uint32_t arena = 0x74656e61;
+
+    std::atomic<std::uint32_t> mark{0}; ///< one of these, or 0: there is nothing behind it any more
+};
+
+} // namespace tenure::c
+
+struct tenure_device : tenure::c::handle {
+    std::unique_ptr<tenure::c::tenants> inside;
+};
+
+struct tenure_arena : tenure::c::handle {
+    std::optional<tenure::resource_ref> memory; ///< of an arena; a group has none
+    tenure::meter* node = nullptr;
+    tenure::c::tenants* owner = nullptr;
+
+    tenure_arena* parent = nullptr;
+    std::size_t children = 0;
+    std::string path;
+    std::unique_ptr<tenure::arena_group> group;
+    std::unique_ptr<tenure::policies::named_arena> arena;
+    std::optional<tenure::arenas_view::seen> seen;         ///< by the device's own view
+    std::optional<tenure::arenas_view::seen> published_as; ///< by the view of all devices
+};
+
+namespace tenure::c {
+
+/// All state of the library that belongs to no device. Never destroyed: arenas may outlive any static object.
+struct library {
+    std::mutex mutex; ///< guards the handles
+    std::deque<std::unique_ptr<tenure_device>> devices;
+    std::deque<std::unique_ptr<tenure_arena>> arenas;
+    arenas_view view;
+    std::optional<publisher> shown;
+
+    static library& get() {
+        static library& only = *new library;
+        return only;
+    }
+
+    /// Effects: from now on all arenas are shown to `tenure top`, if the environment asks for it. Throws:
+    /// `std::invalid_argument`.
+    void publish_if_asked() {
+        const std::lock_guard lock(mutex);
+        if (!shown) shown.emplace(view);
+    }
+    tenure_device& new_device() {
+        const std::lock_guard lock(mutex);
+        return *devices.emplace_back(std::make_unique<tenure_device>());
+    }
+    tenure_arena& new_arena() {
+        const std::lock_guard lock(mutex);
+        return *arenas.emplace_back(std::make_unique<tenure_arena>());
+    }
+};
+
+enum class tenant_kind { arena, group };
+
+class tenants {
+  public:
+    tenants(std::unique_ptr<opened_device> device, arena_config from_operator)
+        : device_(std::move(device)), operator_(std::move(from_operator)) {}
+
+    [[nodiscard]] opened_device& device() noexcept { return *device_; }
+
+    /// See tenure_arena_create and tenure_group_create. Throws.
+    tenure_arena& create(std::string_view path, std::string_view settings, tenant_kind kind) {
+        check_path(path);
+        arena_entry entry = parse_tenant(path, settings);
+        const std::lock_guard lock(mutex_);
+        if (settings.empty())
+            if (const arena_entry* any = any_beside(path)) {
+                entry = *any;
+                entry.path = path;
+            }
+        return make(std::move(entry), kind);
+    }
+
+    /// See tenure_arenas_create. Throws.
+    void create_all(std::string_view text) {
+        const arena_config config = arena_config::parse(text, "arenas");
+        const std::lock_guard lock(mutex_);
+        std::vector<tenure_arena*> made;
+        const std::vector<arena_entry> any_before = any_;
+        try {
+            for (const arena_entry& e : config.entries()) {
+                if (e.name() == "*") {
+                    any_.push_back(e);
+                    continue;
+                }
+                check_path(e.path);
+                const bool above = std::any_of(
+                    config.entries().begin(), config.entries().end(),
+                    [&](const arena_entry& other) { return e.path == other.parent() && &other != &e; });
+                made.push_back(&make(e, above && e.policy.empty() ? tenant_kind::group : tenant_kind::arena));
+            }
+        } catch (...) {
+            for (auto it = made.rbegin(); it != made.rend(); ++it) remove(**it);
+            any_ = any_before;
+            throw;
+        }
+    }
+
+    /// Returns: null if there is none.
+    [[nodiscard]] tenure_arena* find(std::string_view path) const {
+        const std::lock_guard lock(mutex_);
+        return find_locked(path);
+    }
+
+    /// See tenure_arena_destroy. Throws: `coded_error`.
+    void destroy(tenure_arena& a, bool release_live) {
+        const std::lock_guard lock(mutex_);
+        if (a.children != 0)
+            throw coded_error(TENURE_BUSY,
+                              std::to_string(a.children) + " tenants stand below \"" + a.path + "\"");
+        if (a.memory && !release_live)
+            if (const usage_counters u = a.memory->usage(); u.blocks.current != 0)
+                throw coded_error(TENURE_LIVE_BLOCKS,
+                                  "arena \"" + a.path + "\" has " + std::to_string(u.blocks.current) +
+                                      " live blocks of " + format_bytes(u.requested.current));
+        remove(a);
+    }
+
+    [[nodiscard]] std::size_t size() const {
+        const std::lock_guard lock(mutex_);
+        return by_path_.size();
+    }
+    [[nodiscard]] std::vector<arena_row> rows() const { return view_.read(); }
+
+  private:
+    [[nodiscard]] tenure_arena* find_locked(std::string_view path) const {
+        const auto it = by_path_.find(path);
+        return it == by_path_.end() ? nullptr : it->second;
+    }
+
+    static std::string_view above(std::string_view path) {
+        const std::size_t slash = path.rfind('/');
+        return slash == std::string_view::npos ? std::string_view() : path.substr(0, slash);
+    }
+
+    [[nodiscard]] const arena_entry* any_beside(std::string_view path) const {
+        for (const arena_entry& e : any_)
+            if (e.parent() == above(path)) return &e;
+        return nullptr;
+    }
+
+    /// Returns: what stands above `path`, made if only the operator knows it; null: nothing is to stand there.
+    tenure_arena* parent_of(std::string_view path) {
+        const std::string_view parent = above(path);
+        if (parent.empty()) return nullptr;
+        if (tenure_arena* const there = find_locked(parent)) return there;
+        for (arena_entry e : operator_.entries())
+            if (e.path == parent) {
+                e.policy.clear(); // what it may be for an arena, a group has none
+                return &make(std::move(e), tenant_kind::group);
+            }
+        throw coded_error(TENURE_NOT_FOUND, "nothing stands at \"" + std::string(parent) + "\", above \"" +
+                                                std::string(path) + "\": make a group there first");
+    }
+
+    tenure_arena& make(arena_entry entry, tenant_kind kind) {
+        if (find_locked(entry.path) != nullptr)
+            throw coded_error(TENURE_EXISTS, "there is a tenant \"" + entry.path + "\" already");
+        if (kind == tenant_kind::group && !entry.policy.empty())
+            throw std::invalid_argument("\"" + entry.path + "\" is a group: it has no policy");
+        const arena_entry* const by_operator = operator_.find(entry.path);
+        if (by_operator != nullptr && !by_operator->policy.empty()) entry.policy = by_operator->policy;
+        tenure_arena* const parent = parent_of(entry.path);
+        meter* const above = parent == nullptr ? nullptr : parent->node;
+
+        const std::string name(entry.name());
+        tenure_arena& a = library::get().new_arena();
+        if (kind == tenant_kind::group) {
+            group_options options{.name = name,
+                                  .min = entry.limits.min,
+                                  .high = entry.limits.high,
+                                  .max = entry.limits.max,
+                                  .weight = entry.limits.weight,
+                                  .on_high = {}};
+            operator_.apply(entry.path, options);
+            a.group = above == nullptr ? std::make_unique<arena_group>(std::move(options))
+                                       : std::make_unique<arena_group>(*above, std::move(options));
+            a.node = &a.group->node();
+        } else {
+            arena_options options{.name = name,
+                                  .min = entry.limits.min,
+                                  .high = entry.limits.high,
+                                  .max = entry.limits.max,
+                                  .weight = entry.limits.weight,
+                                  .at_destruction = leftovers::release,
+                                  .on_pressure = {}};
+            operator_.apply(entry.path, options);
+            const policies::policy_choice policy =
+                entry.policy.empty() ? policies::policy_choice{} : policies::parse_policy(entry.policy);
+            a.arena = device_->make_arena(policy, above, std::move(options));
+            a.node = &a.arena->node();
+            a.memory.emplace(a.arena->memory());
+        }
+        try {
+            show(a);
+            by_path_.emplace(entry.path, &a);
+        } catch (...) {
+            empty(a);
+            throw;
+        }
+        a.path = std::move(entry.path);
+        a.owner = this;
+        a.parent = parent;
+        if (parent != nullptr) ++parent->children;
+        a.mark.store(handle::arena, std::memory_order_release);
+        return a;
+    }
+
+    void show(tenure_arena& a) {
+        for (const auto& [view, as] :
+             {std::pair{&view_, &a.seen}, std::pair{&library::get().view, &a.published_as}}) {
+            if (a.arena)
+                as->emplace(a.arena->show_in(*view));
+            else
+                as->emplace(view->add(*a.group));
+        }
+    }
+
+    static void empty(tenure_arena& a) noexcept {
+        a.seen.reset();
+        a.published_as.reset();
+        a.memory.reset();
+        a.node = nullptr;
+        a.arena.reset();
+        a.group.reset();
+    }
+
+    void remove(tenure_arena& a) noexcept {
+        a.mark.store(0, std::memory_order_release);
+        by_path_.erase(a.path);
+        if (a.parent != nullptr) --a.parent->children;
+        empty(a);
+        a.path = {};
+    }
+
+    const std::unique_ptr<opened_device> device_;
+    const arena_config operator_;
+    arenas_view view_;
+    mutable std::mutex mutex_; ///< guards what follows
+    std::map<std::string, tenure_arena*, std::less<>> by_path_;
+    std::vector<arena_entry> any_; ///< the lines "*" of the program
+};
+
+} // namespace tenure::c

@@ -1,0 +1,451 @@
+// The C interface on the simulated device, through libtenure.so as its users have it.
+
+#include "support/catch.hpp"
+
+#include <tenure/tenure.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+constexpr std::size_t KiB = 1024;
+constexpr std::size_t MiB = 1024 * KiB;
+
+std::string error() {
+    return tenure_last_error();
+}
+
+struct opened {
+    explicit opened(const char* options = "capacity=256MiB") {
+        REQUIRE(tenure_device_open("sim", options, &device) == TENURE_OK);
+    }
+    ~opened() { CHECK(tenure_device_close(device) == TENURE_OK); }
+    opened(const opened&) = delete;
+    opened& operator=(const opened&) = delete;
+
+    tenure_arena* arena(const char* path, const char* settings = nullptr) const {
+        tenure_arena* a = nullptr;
+        INFO(error());
+        REQUIRE(tenure_arena_create(device, path, settings, &a) == TENURE_OK);
+        return a;
+    }
+    tenure_arena* group(const char* path, const char* settings = nullptr) const {
+        tenure_arena* g = nullptr;
+        REQUIRE(tenure_group_create(device, path, settings, &g) == TENURE_OK);
+        return g;
+    }
+    std::uint64_t free_bytes() const {
+        tenure_device_info info{};
+        info.size = sizeof info;
+        REQUIRE(tenure_device_get_info(device, &info) == TENURE_OK);
+        return info.free;
+    }
+
+    tenure_device* device = nullptr;
+};
+
+tenure_statistics statistics(const tenure_arena* a) {
+    tenure_statistics s{};
+    s.size = sizeof s;
+    REQUIRE(tenure_get_statistics(a, &s) == TENURE_OK);
+    return s;
+}
+
+void destroy(tenure_arena* a) {
+    INFO(error());
+    REQUIRE(tenure_arena_destroy(a, TENURE_KEEP_LIVE) == TENURE_OK);
+}
+
+/// A variable of the environment, for a while.
+struct variable {
+    variable(const char* n, const char* value) : name(n) { ::setenv(name, value, 1); }
+    ~variable() { ::unsetenv(name); }
+    variable(const variable&) = delete;
+    variable& operator=(const variable&) = delete;
+    const char* name;
+};
+
+} // namespace
+
+TEST_CASE("C: a block of every policy can be written, read, freed and had again", "[c]") {
+    std::string names = tenure_policies();
+    std::vector<std::string> policies;
+    for (std::size_t at = 0; at < names.size();) {
+        const std::size_t end = std::min(names.find(' ', at), names.size());
+        policies.push_back(names.substr(at, end - at));
+        at = end + 1;
+    }
+    REQUIRE(policies.size() == 7);
+
+    const opened sim;
+    for (const std::string& policy : policies) {
+        CAPTURE(policy);
+        tenure_arena* const a = sim.arena("job", ("max=64MiB policy=" + policy).c_str());
+        void* stream = nullptr;
+        REQUIRE(tenure_stream_create(sim.device, &stream) == TENURE_OK);
+        for (int round = 0; round < 3; ++round) {
+            void* p = nullptr;
+            void* q = nullptr;
+            REQUIRE(tenure_allocate(a, stream, 3 * MiB, 0, &p) == TENURE_OK);
+            REQUIRE(tenure_allocate(a, nullptr, 100, 4096, &q) == TENURE_OK);
+            CHECK(reinterpret_cast<std::uintptr_t>(p) % 256 == 0);
+            CHECK(reinterpret_cast<std::uintptr_t>(q) % 4096 == 0);
+            std::memset(p, round, 3 * MiB);
+            std::memset(q, 0xff, 100);
+            CHECK(static_cast<unsigned char*>(p)[3 * MiB - 1] == round);
+            CHECK(tenure_owns(a, p) == 1);
+            CHECK(statistics(a).blocks == 2);
+            CHECK(statistics(a).requested == 3 * MiB + 100);
+            CHECK(tenure_record_use(a, p, nullptr) == TENURE_OK);
+            CHECK(tenure_free(a, stream, p, 3 * MiB) == TENURE_OK);
+            CHECK(tenure_release(a, q) == TENURE_OK);
+            CHECK(tenure_owns(a, p) == 0);
+        }
+        void* s = nullptr;
+        REQUIRE(tenure_allocate_sync(a, MiB, 0, &s) == TENURE_OK);
+        std::memset(s, 1, MiB);
+        CHECK(tenure_free_sync(a, s, MiB) == TENURE_OK);
+        CHECK(tenure_stream_synchronize(sim.device, stream) == TENURE_OK);
+        CHECK(tenure_validate(a) == TENURE_OK);
+        CHECK(statistics(a).requested == 0);
+        CHECK(statistics(a).allocations == 7);
+        std::uint64_t given = 0;
+        CHECK(tenure_trim(a, 0, &given) == TENURE_OK);
+        CHECK(statistics(a).charged == 0);
+        CHECK(tenure_stream_destroy(sim.device, stream) == TENURE_OK);
+        destroy(a);
+    }
+    CHECK(sim.free_bytes() <= 256 * MiB);
+}
+
+TEST_CASE("C: the limit holds, and the failure says whose it was", "[c]") {
+    const opened sim;
+    tenure_arena* const gpu = sim.group("gpu", "max=32MiB");
+    tenure_arena* const a = sim.arena("gpu/a", "max=16MiB");
+    tenure_arena* const b = sim.arena("gpu/b");
+
+    void* p = nullptr;
+    REQUIRE(tenure_allocate(a, nullptr, 20 * MiB, 0, &p) == TENURE_OVER_LIMIT);
+    CHECK(p == nullptr);
+    CHECK(error().find("out of memory: tried to allocate 20 MiB") == 0);
+    tenure_failure f{};
+    f.size = sizeof f;
+    REQUIRE(tenure_get_failure(&f) == TENURE_OK);
+    CHECK(std::string(f.arena) == "gpu/a");
+    CHECK(std::string(f.cause) == "arena_limit");
+    CHECK(f.requested == 20 * MiB);
+    CHECK(f.max == 16 * MiB);
+
+    REQUIRE(tenure_allocate(a, nullptr, 16 * MiB, 0, &p) == TENURE_OK);
+    void* q = nullptr;
+    REQUIRE(tenure_allocate(b, nullptr, 20 * MiB, 0, &q) == TENURE_OVER_LIMIT);
+    REQUIRE(tenure_get_failure(&f) == TENURE_OK);
+    CHECK(std::string(f.arena) == "gpu");
+    CHECK(std::string(f.cause) == "ancestor_limit");
+    CHECK(statistics(gpu).used == 16 * MiB);
+    CHECK(statistics(a).failures == 1);
+
+    CHECK(tenure_free(a, nullptr, p, 16 * MiB) == TENURE_OK);
+    REQUIRE(tenure_allocate(b, nullptr, 20 * MiB, 0, &q) == TENURE_OK); // what a holds idle is taken
+    CHECK(tenure_free(b, nullptr, q, 20 * MiB) == TENURE_OK);
+    destroy(a);
+    destroy(b);
+    destroy(gpu);
+}
+
+TEST_CASE("C: a device without memory left says so", "[c]") {
+    const opened sim("capacity=16MiB");
+    tenure_arena* const a = sim.arena("a");
+    void* p = nullptr;
+    CHECK(tenure_allocate(a, nullptr, 64 * MiB, 0, &p) == TENURE_OUT_OF_MEMORY);
+    CHECK(tenure_allocate(a, nullptr, SIZE_MAX, 0, &p) != TENURE_OK);
+    CHECK(tenure_allocate(a, nullptr, SIZE_MAX - 100, 1 << 20, &p) != TENURE_OK);
+    CHECK(tenure_allocate(a, nullptr, MiB, 3, &p) == TENURE_INVALID_ARGUMENT);
+    CHECK(p == nullptr);
+    CHECK(tenure_allocate_sync(a, 64 * MiB, 0, &p) == TENURE_OUT_OF_MEMORY);
+    CHECK(tenure_allocate(a, nullptr, 8 * MiB, 0, &p) == TENURE_OK);
+    CHECK(tenure_free(a, nullptr, p, 8 * MiB) == TENURE_OK);
+    destroy(a);
+}
+
+TEST_CASE("C: misuse is a code, and frees nothing", "[c]") {
+    const opened sim;
+    for (const char* policy : {"policy=remap", "policy=best_fit", "policy=fronted_caching"}) {
+        CAPTURE(policy);
+        tenure_arena* const a = sim.arena("a", policy);
+        tenure_arena* const b = sim.arena("b", policy);
+        void* p = nullptr;
+        REQUIRE(tenure_allocate(a, nullptr, MiB, 0, &p) == TENURE_OK);
+
+        int here = 0;
+        CHECK(tenure_free(a, nullptr, &here, 4) == TENURE_FOREIGN_POINTER);
+        CHECK(tenure_free(b, nullptr, p, MiB) == TENURE_WRONG_ARENA);
+        CHECK(error().find("belongs to arena \"a\"") != std::string::npos);
+        CHECK(tenure_free(a, nullptr, static_cast<char*>(p) + 512, MiB) == TENURE_INTERIOR_POINTER);
+        CHECK(tenure_free(a, nullptr, p, 2 * MiB) == TENURE_SIZE_MISMATCH);
+        CHECK(tenure_free_sync(a, p, 5) == TENURE_SIZE_MISMATCH);
+        CHECK(tenure_release(b, p) == TENURE_WRONG_ARENA);
+        CHECK(tenure_record_use(b, p, nullptr) == TENURE_WRONG_ARENA);
+        CHECK(tenure_owns(a, p) == 1);
+
+        CHECK(tenure_arena_destroy(a, TENURE_KEEP_LIVE) == TENURE_LIVE_BLOCKS);
+        CHECK(error().find("1 live block") != std::string::npos);
+        CHECK(tenure_free(a, nullptr, p, MiB) == TENURE_OK);
+        CHECK(tenure_free(a, nullptr, p, MiB) != TENURE_OK);
+        CHECK(tenure_free(a, nullptr, nullptr, 7) == TENURE_OK);
+
+        REQUIRE(tenure_allocate(a, nullptr, MiB, 0, &p) == TENURE_OK);
+        CHECK(tenure_arena_destroy(a, TENURE_RELEASE_LIVE) == TENURE_OK);
+        destroy(b);
+    }
+}
+
+TEST_CASE("C: handles that are none, or no more", "[c]") {
+    opened sim;
+    void* p = nullptr;
+    std::uint64_t n = 0;
+    char* text = nullptr;
+    tenure_arena* a = nullptr;
+    CHECK(tenure_allocate(nullptr, nullptr, 1, 0, &p) == TENURE_INVALID_HANDLE);
+    CHECK(tenure_free(nullptr, nullptr, p, 1) == TENURE_INVALID_HANDLE);
+    CHECK(tenure_trim(nullptr, 0, &n) == TENURE_INVALID_HANDLE);
+    CHECK(tenure_arenas_json(nullptr, &text) == TENURE_INVALID_HANDLE);
+    CHECK(tenure_owns(nullptr, &p) == 0);
+
+    a = sim.arena("a");
+    CHECK(tenure_allocate(a, nullptr, 1, 0, nullptr) == TENURE_INVALID_ARGUMENT);
+    CHECK(tenure_get_statistics(a, nullptr) == TENURE_INVALID_ARGUMENT);
+    tenure_statistics unset{};
+    CHECK(tenure_get_statistics(a, &unset) == TENURE_INVALID_ARGUMENT);
+    CHECK(tenure_arena_destroy(a, 0x80) == TENURE_INVALID_ARGUMENT);
+    CHECK(tenure_device_close(sim.device) == TENURE_BUSY);
+    destroy(a);
+    CHECK(tenure_allocate(a, nullptr, 1, 0, &p) == TENURE_INVALID_HANDLE);
+    CHECK(tenure_arena_destroy(a, 0) == TENURE_INVALID_HANDLE);
+
+    tenure_arena* const g = sim.group("g");
+    CHECK(tenure_allocate(g, nullptr, 1, 0, &p) == TENURE_INVALID_ARGUMENT);
+    CHECK(error().find("group") != std::string::npos);
+    CHECK(statistics(g).reserved == 0);
+    tenure_arena* const below = sim.arena("g/a");
+    CHECK(tenure_arena_destroy(g, TENURE_RELEASE_LIVE) == TENURE_BUSY);
+    destroy(below);
+    destroy(g);
+
+    tenure_device* other = nullptr;
+    REQUIRE(tenure_device_open("sim", nullptr, &other) == TENURE_OK);
+    REQUIRE(tenure_device_close(other) == TENURE_OK);
+    CHECK(tenure_device_close(other) == TENURE_INVALID_HANDLE);
+}
+
+TEST_CASE("C: texts that cannot be read say where", "[c]") {
+    tenure_device* d = nullptr;
+    CHECK(tenure_device_open("gpu", nullptr, &d) == TENURE_INVALID_ARGUMENT);
+    CHECK(tenure_device_open("cuda:x", nullptr, &d) == TENURE_INVALID_ARGUMENT);
+    CHECK(tenure_device_open("sim", "colour=red", &d) == TENURE_INVALID_CONFIGURATION);
+    CHECK(tenure_device_open("sim", "capacity=1GB", &d) == TENURE_INVALID_CONFIGURATION);
+    CHECK(tenure_device_open("sim", "scrub=maybe", &d) == TENURE_INVALID_CONFIGURATION);
+    CHECK(tenure_device_open(nullptr, nullptr, &d) == TENURE_INVALID_ARGUMENT);
+    CHECK(d == nullptr);
+
+    const opened sim;
+    tenure_arena* a = nullptr;
+    const auto make = [&](const char* path, const char* settings) {
+        return tenure_arena_create(sim.device, path, settings, &a);
+    };
+    CHECK(make("a", "max=8") == TENURE_OK); // bytes
+    destroy(a);
+    a = nullptr;
+    CHECK(make("a", "max=eight") == TENURE_INVALID_CONFIGURATION);
+    CHECK(error().find("eight") != std::string::npos);
+    CHECK(make("a", "maximum=8") == TENURE_INVALID_CONFIGURATION);
+    CHECK(error().find("known: max min high weight policy") != std::string::npos);
+    CHECK(make("a", "policy=best") == TENURE_INVALID_CONFIGURATION);
+    CHECK(error().find("known: remap caching") != std::string::npos);
+    CHECK(make("a", "policy=caching:colour=red") == TENURE_INVALID_CONFIGURATION);
+    CHECK(error().find("max_split") != std::string::npos);
+    CHECK(make("a", "max=1MiB; b max=2MiB") == TENURE_INVALID_CONFIGURATION);
+    CHECK(make("", nullptr) == TENURE_INVALID_CONFIGURATION);
+    CHECK(make("a//b", nullptr) == TENURE_INVALID_CONFIGURATION);
+    CHECK(make("a b", nullptr) == TENURE_INVALID_CONFIGURATION);
+    CHECK(make("*", nullptr) == TENURE_INVALID_CONFIGURATION);
+    CHECK(make("nobody/a", nullptr) == TENURE_NOT_FOUND);
+    CHECK(make(nullptr, nullptr) == TENURE_INVALID_ARGUMENT);
+    CHECK(tenure_group_create(sim.device, "g", "policy=remap", &a) == TENURE_INVALID_CONFIGURATION);
+    CHECK(a == nullptr);
+
+    a = sim.arena("a", "policy=caching:max_split=64MiB");
+    tenure_arena* again = nullptr;
+    CHECK(tenure_arena_create(sim.device, "a", nullptr, &again) == TENURE_EXISTS);
+    CHECK(again == nullptr);
+    destroy(a);
+    for (tenure_code c = -1; c < 64; ++c) CHECK(std::strlen(tenure_code_name(c)) != 0);
+}
+
+TEST_CASE("C: a whole tree from one text, all of it or nothing", "[c]") {
+    const opened sim;
+    REQUIRE(tenure_arenas_create(sim.device, "gpu max=128MiB\n"
+                                             "gpu/a max=32MiB min=8MiB policy=caching  # with a comment\n"
+                                             "gpu/b max=16MiB; gpu/* max=4MiB") == TENURE_OK);
+    tenure_arena* a = nullptr;
+    tenure_arena* b = nullptr;
+    tenure_arena* gpu = nullptr;
+    REQUIRE(tenure_arena_find(sim.device, "gpu/a", &a) == TENURE_OK);
+    REQUIRE(tenure_arena_find(sim.device, "gpu/b", &b) == TENURE_OK);
+    REQUIRE(tenure_arena_find(sim.device, "gpu", &gpu) == TENURE_OK);
+    CHECK(tenure_arena_find(sim.device, "gpu/c", &a) == TENURE_NOT_FOUND);
+    CHECK(statistics(a).min == 8 * MiB);
+    tenure_arena* const c = sim.arena("gpu/c");
+    CHECK(statistics(c).max == 4 * MiB);
+
+    char* text = nullptr;
+    REQUIRE(tenure_arenas_json(sim.device, &text) == TENURE_OK);
+    CHECK(std::string(text).find(R"("path":"gpu/c")") != std::string::npos);
+    tenure_free_text(text);
+
+    CHECK(tenure_arenas_create(sim.device, "new max=1MiB; gpu/a max=2MiB") != TENURE_OK);
+    tenure_arena* none = nullptr;
+    CHECK(tenure_arena_find(sim.device, "new", &none) == TENURE_NOT_FOUND);
+    CHECK(tenure_arenas_create(sim.device, "x min=2MiB max=1MiB") == TENURE_INVALID_CONFIGURATION);
+    CHECK(error().find("1:1") != std::string::npos);
+
+    std::uint64_t over = 7;
+    CHECK(tenure_arena_set(a, "max=64MiB weight=200", &over) == TENURE_OK);
+    CHECK(over == 0);
+    CHECK(statistics(a).max == 64 * MiB);
+    CHECK(statistics(a).min == 8 * MiB);
+    CHECK(statistics(a).weight == 200);
+    CHECK(tenure_arena_set(a, "min=512MiB max=none", nullptr) == TENURE_NOT_ADMITTED);
+    CHECK(statistics(a).max == 64 * MiB);
+    CHECK(tenure_arena_set(a, "policy=remap", nullptr) == TENURE_INVALID_CONFIGURATION);
+    for (tenure_arena* t : {a, b, c, gpu}) destroy(t);
+}
+
+TEST_CASE("C: what the operator says holds over what the program says", "[c]") {
+    const variable config("TENURE_ARENAS", "gpu max=64MiB; gpu/a max=8MiB policy=best_fit; gpu/* max=2MiB");
+    const opened sim;
+    tenure_arena* const a = sim.arena("gpu/a", "max=1GiB"); // the group above it is made, too
+    tenure_arena* const b = sim.arena("gpu/b", "max=1GiB");
+    CHECK(statistics(a).max == 8 * MiB);
+    CHECK(statistics(b).max == 2 * MiB);
+    tenure_arena* gpu = nullptr;
+    REQUIRE(tenure_arena_find(sim.device, "gpu", &gpu) == TENURE_OK);
+    CHECK(statistics(gpu).max == 64 * MiB);
+    for (tenure_arena* t : {a, b, gpu}) destroy(t);
+
+    const variable wrong("TENURE_ARENAS", "gpu max=lots");
+    tenure_device* d = nullptr;
+    CHECK(tenure_device_open("sim", nullptr, &d) == TENURE_INVALID_CONFIGURATION);
+    CHECK(error().find("TENURE_ARENAS:1:9") == 0);
+}
+
+TEST_CASE("C: memory that changes hands is wiped", "[c]") {
+    const opened sim;
+    tenure_arena* const a = sim.arena("a", "policy=best_fit");
+    tenure_arena* const b = sim.arena("b", "policy=best_fit");
+    void* p = nullptr;
+    REQUIRE(tenure_allocate(a, nullptr, 8 * MiB, 0, &p) == TENURE_OK);
+    std::memset(p, 0x5a, 8 * MiB);
+    REQUIRE(tenure_free(a, nullptr, p, 8 * MiB) == TENURE_OK);
+    REQUIRE(tenure_trim(a, 0, nullptr) == TENURE_OK);
+    void* q = nullptr;
+    REQUIRE(tenure_allocate(b, nullptr, 8 * MiB, 0, &q) == TENURE_OK);
+    std::size_t dirty = 0;
+    for (std::size_t i = 0; i < 8 * MiB; ++i) dirty += static_cast<unsigned char*>(q)[i] != 0;
+    CHECK(dirty == 0);
+    CHECK(statistics(b).scrubbed >= 8 * MiB);
+    REQUIRE(tenure_free(b, nullptr, q, 8 * MiB) == TENURE_OK);
+    destroy(a);
+    destroy(b);
+}
+
+TEST_CASE("C: structs of older and newer callers", "[c]") {
+    const opened sim;
+    tenure_arena* const a = sim.arena("a", "max=1MiB");
+    struct {
+        tenure_statistics s;
+        unsigned char behind[64];
+    } newer{};
+    std::memset(&newer, 0xee, sizeof newer);
+    newer.s.size = sizeof newer;
+    CHECK(tenure_get_statistics(a, &newer.s) == TENURE_OK);
+    CHECK(newer.s.size == sizeof(tenure_statistics));
+    CHECK(newer.behind[0] == 0xee);
+
+    tenure_statistics older{};
+    std::memset(&older, 0xee, sizeof older);
+    older.size = offsetof(tenure_statistics, pending);
+    CHECK(tenure_get_statistics(a, &older) == TENURE_OK);
+    CHECK(older.size == offsetof(tenure_statistics, pending));
+    CHECK(older.reserved_peak == 0);
+    CHECK(older.pending == 0xeeeeeeeeeeeeeeee);
+    destroy(a);
+}
+
+TEST_CASE("C: a picture of an arena", "[c]") {
+    const opened sim;
+    tenure_arena* const a = sim.arena("a", "policy=best_fit");
+    void* p = nullptr;
+    REQUIRE(tenure_allocate(a, nullptr, 1000, 0, &p) == TENURE_OK);
+    char* text = nullptr;
+    REQUIRE(tenure_snapshot_json(a, &text) == TENURE_OK);
+    const std::string picture = text;
+    tenure_free_text(text);
+    CHECK(picture.find(R"({"path":"a","segments":[{"address":)") == 0);
+    CHECK(picture.find(R"("requested":1000,"state":"allocated")") != std::string::npos);
+    CHECK(picture.find("\"address\":" + std::to_string(reinterpret_cast<std::uintptr_t>(p))) !=
+          std::string::npos);
+    CHECK(tenure_free(a, nullptr, p, 1000) == TENURE_OK);
+    destroy(a);
+}
+
+TEST_CASE("C: threads of several arenas, each within its limit", "[c]") {
+    const opened sim("capacity=512MiB");
+    tenure_arena* const gpu = sim.group("gpu", "max=64MiB");
+    std::vector<tenure_arena*> arenas;
+    for (const char* path : {"gpu/0", "gpu/1", "gpu/2"})
+        arenas.push_back(sim.arena(path, "max=24MiB policy=fronted_best_fit"));
+    std::atomic<int> wrong{0};
+    std::vector<std::thread> threads;
+    for (unsigned t = 0; t < 6; ++t)
+        threads.emplace_back([&, t] {
+            tenure_arena* const a = arenas[t % arenas.size()];
+            std::vector<std::pair<void*, std::size_t>> live;
+            unsigned state = t * 977 + 1;
+            for (int i = 0; i < 1500; ++i) {
+                state = state * 1664525 + 1013904223;
+                const std::size_t n = 1 + (state >> 8) % (2 * MiB);
+                void* p = nullptr;
+                const tenure_code c = tenure_allocate(a, nullptr, n, 0, &p);
+                if (c == TENURE_OK) {
+                    *static_cast<unsigned*>(p) = state;
+                    live.emplace_back(p, n);
+                } else if (c != TENURE_OVER_LIMIT && c != TENURE_OUT_OF_MEMORY) {
+                    ++wrong;
+                }
+                if (!live.empty() && (c != TENURE_OK || live.size() > 6)) {
+                    wrong += tenure_free(a, nullptr, live.back().first, live.back().second) != TENURE_OK;
+                    live.pop_back();
+                }
+                tenure_statistics s{};
+                s.size = sizeof s;
+                wrong += tenure_get_statistics(gpu, &s) != TENURE_OK || s.charged > 64 * MiB;
+            }
+            for (const auto& [p, n] : live) wrong += tenure_free(a, nullptr, p, n) != TENURE_OK;
+        });
+    for (std::thread& t : threads) t.join();
+    CHECK(wrong == 0);
+    for (tenure_arena* a : arenas) {
+        CHECK(statistics(a).blocks == 0);
+        CHECK(statistics(a).charged_peak <= 24 * MiB);
+        destroy(a);
+    }
+    CHECK(statistics(gpu).charged == 0);
+    destroy(gpu);
+}

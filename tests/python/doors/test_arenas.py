@@ -1,0 +1,184 @@
+"""Arenas for Python, on the simulated device."""
+
+import asyncio
+import gc
+import threading
+
+import pytest
+
+import tenure
+from tenure._library import TenureError
+
+MIB = 1 << 20
+
+
+def blocks(arena):
+    return arena.stats("sim")["blocks"]
+
+
+def test_every_function_of_the_header_is_declared(native):
+    import re
+
+    from places import ROOT
+    from tenure import _native
+
+    header = (ROOT / "include/tenure/tenure.h").read_text()
+    declared = set(re.findall(r"TENURE_API [^;]*?tenure_(\w+)\(", header))
+    assert declared == set(_native._FUNCTIONS)
+
+
+def test_structs_are_as_large_as_the_librarys(native):
+    import ctypes
+
+    from tenure import _native
+
+    arena = tenure.arena("structs")
+    handle = arena.handle(tenure._arenas.device("sim"))
+    statistics = _native.Statistics(size=4096)  # a caller of the future: the library says how large its own is
+    buffer = (ctypes.c_char * 4096).from_buffer(bytearray(4096))
+    ctypes.memmove(buffer, ctypes.byref(statistics), ctypes.sizeof(statistics))
+    native.call("get_statistics", handle, ctypes.cast(buffer, ctypes.POINTER(_native.Statistics)))
+    assert _native.Statistics.from_buffer(buffer).size == ctypes.sizeof(_native.Statistics)
+    arena.destroy()
+
+
+def test_the_limit_holds_and_says_whose_it_was(alice):
+    with alice:
+        held = [tenure.Buffer(20 * MIB, device="sim") for _ in range(3)]
+        with pytest.raises(tenure.OutOfMemory) as caught:
+            tenure.Buffer(20 * MIB, device="sim")
+    assert caught.value.arena == "alice" and caught.value.cause == "arena_limit"
+    assert caught.value.max == 64 * MIB and caught.value.requested == 20 * MIB
+    assert isinstance(caught.value, MemoryError) and "64 MiB" in str(caught.value)
+    del held, caught
+    gc.collect()
+    assert blocks(alice) == 0
+    assert alice.trim() > 0 and alice.stats("sim")["charged"] == 0
+
+
+def test_memory_goes_to_the_arena_that_is_entered_and_back_to_where_it_came_from(alice):
+    bob = tenure.arena("bob", "32MiB")
+    with alice:
+        a = tenure.Buffer(MIB, device="sim")
+        with bob:
+            b = tenure.Buffer(MIB, device="sim")
+            assert b.arena is bob
+        again = tenure.Buffer(MIB, device="sim")
+        assert (blocks(alice), blocks(bob)) == (2, 1)
+    outside = tenure.Buffer(MIB, device="sim")
+    assert outside.arena.path == "default"
+    with bob:
+        del a, again
+    assert (blocks(alice), blocks(bob)) == (0, 1)
+    del b, outside
+    bob.destroy()
+
+
+def test_threads_and_tasks_have_an_arena_each(alice):
+    seen = {}
+
+    def work():
+        seen["thread"] = tenure._arenas.current().path
+
+    async def task(arena):
+        with arena:
+            await asyncio.sleep(0.001)
+            return tenure._arenas.current().path
+
+    async def both():
+        return await asyncio.gather(task(alice), task(tenure.arena("bob")))
+
+    with alice:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        assert seen["thread"] == "default"
+        assert asyncio.run(both()) == ["alice", "bob"]
+        assert tenure._arenas.current() is alice
+
+
+def test_trees(native):
+    tenure.group("gpu", "48MiB")
+    a = tenure.arena("gpu/a")
+    b = tenure.arena("gpu/b", "32MiB", weight=200)
+    with a:
+        held = tenure.Buffer(32 * MIB, device="sim")
+    with b, pytest.raises(tenure.OutOfMemory) as caught:
+        tenure.Buffer(24 * MIB, device="sim")
+    assert caught.value.arena == "gpu" and caught.value.cause == "ancestor_limit"
+    rows = {row["path"]: row for row in tenure.arenas("sim")}
+    assert rows["gpu"]["kind"] == "group" and rows["gpu/b"]["weight"] == 200 and rows["gpu/a"]["blocks"] == 1
+    with pytest.raises(TenureError, match="stand below"):
+        tenure.group("gpu").destroy()
+    with pytest.raises(TenureError, match="live block"):
+        a.destroy()
+    a.destroy(release=True)
+    del held
+    b.destroy()
+    tenure.group("gpu").destroy()
+
+
+def test_settings(alice):
+    assert tenure.arena("alice") is alice
+    with pytest.raises(TenureError, match="other settings"):
+        tenure.arena("alice", max="1MiB")
+    with pytest.raises(TenureError, match="is there already"):
+        tenure.group("alice")
+    with alice:
+        tenure.Buffer(1, device="sim")
+    alice.set(max="128MiB", weight=50)
+    assert alice.stats()["max"] == 128 * MIB and alice.stats()["weight"] == 50
+    alice.set(max=None)
+    assert alice.stats()["max"] is None
+    with pytest.raises(TypeError, match="known: max"):
+        alice.set(maximum=1)
+    with pytest.raises(ValueError, match="GB"):
+        alice.set(max="1GB")
+    with pytest.raises(TypeError, match="options belong to a policy"):
+        tenure.arena("x", slack_divisor=10)
+    wrong = tenure.arena("wrong", policy="caching", colour="red")
+    with pytest.raises(TenureError, match="has no option"):
+        wrong.allocate(1, on="sim")
+    wrong.destroy()
+    right = tenure.arena("right", policy="caching", max_split="64MiB")
+    assert right.allocate(1, on="sim").pointer != 0
+    right.destroy()
+
+
+def test_freed_twice(alice):
+    block = alice.allocate(100, on="sim")
+    pointer = block.pointer
+    block.free()
+    block.free()  # nothing
+    block.pointer = pointer
+    with pytest.raises(tenure.Misuse):
+        block.free()
+
+
+def test_a_picture(alice):
+    block = alice.allocate(1000, on="sim")
+    live = [b for s in alice.snapshot("sim")["segments"] for b in s["blocks"] if b["state"] == "allocated"]
+    assert [(b["address"], b["requested"]) for b in live] == [(block.pointer, 1000)]
+
+
+def test_policies(native):
+    assert {"remap", "caching", "best_fit", "async"} <= set(tenure.policies())
+
+
+def test_what_is_missing_is_said(run_python, tmp_path):
+    said = run_python("-c", "import tenure\ntenure.Buffer(1)")
+    assert "ImportError" in said.stderr and "TENURE_LIBRARY" in said.stderr
+    said = run_python("-c", "import tenure\ntenure.Buffer(1)", TENURE_LIBRARY=tmp_path)
+    assert "there is no" in said.stderr
+    said = run_python("-c", "import tenure, sys; print('ctypes' in sys.modules, 'tenure._native' in sys.modules)")
+    assert said.stdout.split() == ["False", "False"]
+
+
+def test_the_end_of_the_program_with_memory_alive(native, run_python):
+    said = run_python("-c", (
+        "import tenure\n"
+        "with tenure.arena('a'): keep = [tenure.Buffer(1000, device='sim') for _ in range(10)]\n"
+        "class Cycle: pass\n"
+        "c = Cycle(); c.c = c; c.b = keep[0]\n"
+    ), TENURE_LIBRARY=native.path)  # fmt: skip
+    assert said.returncode == 0 and said.stderr == ""
