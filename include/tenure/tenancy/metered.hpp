@@ -256,12 +256,6 @@ class metered {
     }
     [[nodiscard]] const Device* upstream() const noexcept { return device_; }
 
-    /// Returns: bytes that the tenant's own limit leaves now.
-    [[nodiscard]] std::size_t room() const noexcept {
-        const meter_reading now = meter_->read();
-        return now.max - std::min(now.max, now.charged);
-    }
-
     // ---- everything else: passed on ----
 
     [[nodiscard]] std::size_t allocation_granularity() const noexcept {
