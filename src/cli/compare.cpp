@@ -1,6 +1,8 @@
 #include "compare.hpp"
 
+#include "advice.hpp"
 #include "comparison.hpp"
+#include "comparison_page.hpp"
 #include "device_choice.hpp"
 #include "errors.hpp"
 #include "output_file.hpp"
@@ -54,7 +56,8 @@ comparison replay_all(const std::vector<input>& inputs, const std::vector<named_
                              .verify = options.verify,
                              .capacity = options.capacity,
                              .limit = options.limit,
-                             .repeat = options.repeat};
+                             .repeat = options.repeat,
+                             .footprint = !options.report.empty()};
     progress bar(inputs.size() * policies.size(), !options.quiet);
     comparison rows;
     for (const input& in : inputs) {
@@ -66,6 +69,7 @@ comparison replay_all(const std::vector<input>& inputs, const std::vector<named_
             row.device = options.device;
             if (options.limit != no_limit) row.limit = options.limit;
             row.events = in.program.events.size();
+            row.duration_us = in.program.events.back().t_us - in.program.events.front().t_us;
             row.needed = in.needed;
             row.peer = in.peer;
             try {
@@ -122,17 +126,25 @@ exit_code compare(const compare_options& options) {
     const std::shared_ptr<gpu_device> gpu = open_gpu(choice);
     if (gpu) check_that_it_fits(inputs, options, *gpu);
     const bool json_to_stdout = options.json == "-";
+    const bool page_to_stdout = options.report == "-";
+    if (json_to_stdout && page_to_stdout) throw usage_error("--json - and --report - both want stdout");
     std::optional<output_file> json;
     if (!options.json.empty() && !json_to_stdout) json.emplace(options.json);
+    std::optional<output_file> page;
+    if (!options.report.empty() && !page_to_stdout) page.emplace(options.report);
 
     const comparison rows = replay_all(inputs, policies, options, gpu.get());
 
+    const std::string device = gpu ? description(*gpu) : std::string();
     if (json) json->commit(to_json(rows));
+    if (page) page->commit(to_page(rows, device));
     if (json_to_stdout)
         print(to_json(rows));
+    else if (page_to_stdout)
+        print(to_page(rows, device));
     else if (!options.quiet)
-        print((gpu ? description(*gpu) + "\n\n" : std::string()) + to_table(rows) +
-              (options.costs ? "\n" + to_cost_table(rows) : std::string()));
+        print((gpu ? device + "\n\n" : std::string()) + to_table(rows) +
+              (options.costs ? "\n" + to_cost_table(rows) : std::string()) + "\n" + to_answer(rows));
     if (!tell_mismatches(rows)) return internal_failure;
     const bool completed =
         std::all_of(rows.begin(), rows.end(), [](const comparison_row& r) { return r.result.completed(); });

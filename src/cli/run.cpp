@@ -56,6 +56,10 @@ void add_compare(CLI::App& app, compare_options& options) {
     app.add_flag("--costs", options.costs, "On a GPU: a table of driver calls, measured and modelled");
     app.add_option("--json", options.json, "Write the results as JSON; with - to stdout, and no table")
         ->type_name("FILE");
+    app.add_option(
+           "--report", options.report,
+           "Write a page of HTML: timelines, maps of memory, the table; with - to stdout, and no table")
+        ->type_name("FILE");
     app.add_flag("--quiet", options.quiet, "No table and no progress bar");
     app.footer(
         "Policies and their options:\n" + policies_help() +
