@@ -102,7 +102,7 @@ bool have_mounts_of_my_own() {
 
 /// Returns: why it refuses; empty: it does not.
 template <class What>
-std::string refusal(What what) {
+std::string error_of(What what) {
     try {
         (void)what();
     } catch (const std::exception& e) {
@@ -192,7 +192,7 @@ TEST_CASE("no header and no content of a page makes a reader do more than refuse
     std::vector<std::uint64_t> other = good;
     other[page_layout::at_version] = 2;
     put_words(file, other);
-    CHECK(contains(refusal([&] { return read_page(file); }), "another version"));
+    CHECK(contains(error_of([&] { return read_page(file); }), "another version"));
 }
 
 TEST_CASE("a page whose writer sleeps in a write is busy, and stays so for a bounded time",
@@ -232,7 +232,7 @@ TEST_CASE("what is no regular file of a bounded size is no page", "[tenancy][pag
     const std::string huge = here.file(page_key{1, 2});
     std::ofstream(huge) << "";
     fs::resize_file(huge, std::uintmax_t{1} << 40);
-    CHECK(contains(refusal([&] { return read_page(huge); }), "not a page"));
+    CHECK(contains(error_of([&] { return read_page(huge); }), "not a page"));
     const std::string link = here.file(page_key{1, 3});
     page_writer page(here.path.string(), 1);
     fs::create_symlink(page.file(), link);
@@ -280,7 +280,7 @@ TEST_CASE("a page shows the process that its name says, or nothing", "[tenancy][
     const page_key first{1, process_start(1)};
     REQUIRE(first.started != 0);
     put_words(here.file(first), good);
-    CHECK(contains(refusal([&] { return read_page_of(dir, first); }), "not a page of that process"));
+    CHECK(contains(error_of([&] { return read_page_of(dir, first); }), "not a page of that process"));
     // Of another pid namespace, where the pid is another process's.
     std::vector<std::uint64_t> elsewhere = good;
     elsewhere[page_layout::at_namespace] += 1;
@@ -290,14 +290,14 @@ TEST_CASE("a page shows the process that its name says, or nothing", "[tenancy][
         CHECK(::pwrite(f, &elsewhere[page_layout::at_namespace], 8, page_layout::at_namespace * 8) == 8);
         ::close(f);
     }
-    CHECK(contains(refusal([&] { return read_page_of(dir, me()); }), "not a page of that process"));
+    CHECK(contains(error_of([&] { return read_page_of(dir, me()); }), "not a page of that process"));
     put_words(mine, good);
     CHECK(read_page_of(dir, me()).rows == some_rows(1));
     // Of another user.
     CHECK(process_user(me().pid) == ::geteuid());
     if (::geteuid() == 0) {
         REQUIRE(::chown(mine.c_str(), 12345, 12345) == 0);
-        CHECK(contains(refusal([&] { return read_page_of(dir, me()); }), "not a page of that process"));
+        CHECK(contains(error_of([&] { return read_page_of(dir, me()); }), "not a page of that process"));
     }
 }
 
