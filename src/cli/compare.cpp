@@ -7,6 +7,7 @@
 #include "errors.hpp"
 #include "output_file.hpp"
 #include "policies.hpp"
+#include "print.hpp"
 #include "progress.hpp"
 #include "trace.hpp"
 
@@ -14,9 +15,7 @@
 #include <tenure/core/units.hpp>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -24,14 +23,6 @@
 namespace tenure::cli {
 
 namespace {
-
-/// Throws: `usage_error` when stdout cannot take the text. A reader that has gone away wants no more of it,
-/// and is no error.
-void print(const std::string& text) {
-    errno = 0;
-    if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return;
-    if (errno != EPIPE) throw usage_error(std::string("cannot write to stdout: ") + std::strerror(errno));
-}
 
 struct input {
     trace program;
@@ -136,16 +127,32 @@ exit_code compare(const compare_options& options) {
     const comparison rows = replay_all(inputs, policies, options, gpu.get());
 
     const std::string device = gpu ? description(*gpu) : std::string();
-    if (json) json->commit(to_json(rows));
-    if (page) page->commit(to_page(rows, device));
-    if (json_to_stdout)
-        print(to_json(rows));
-    else if (page_to_stdout)
-        print(to_page(rows, device));
-    else if (!options.quiet)
-        print((gpu ? device + "\n\n" : std::string()) + to_table(rows) +
-              (options.costs ? "\n" + to_cost_table(rows) : std::string()) + "\n" + to_answer(rows));
-    if (!tell_mismatches(rows)) return internal_failure;
+    const bool good = tell_mismatches(rows);
+    // A replay may have taken hours: nothing that cannot be written keeps the rest from being told.
+    std::optional<usage_error> unwritten;
+    const auto attempt = [&unwritten](const auto& write) {
+        try {
+            write();
+        } catch (const usage_error& e) {
+            if (unwritten) std::fprintf(stderr, "tenure: %s\n", unwritten->what());
+            unwritten = e;
+        }
+    };
+    if (json) attempt([&] { json->commit(to_json(rows)); });
+    if (page) attempt([&] { page->commit(to_page(rows, device)); });
+    attempt([&] {
+        if (json_to_stdout)
+            (void)print(to_json(rows));
+        else if (page_to_stdout)
+            (void)print(to_page(rows, device));
+        else if (!options.quiet)
+            (void)print((gpu ? device + "\n\n" : std::string()) + to_table(rows) +
+                        (options.costs ? "\n" + to_cost_table(rows) : std::string()) + "\n" +
+                        to_answer(rows));
+    });
+    if (!good && unwritten) std::fprintf(stderr, "tenure: %s\n", unwritten->what());
+    if (!good) return internal_failure;
+    if (unwritten) throw *unwritten;
     const bool completed =
         std::all_of(rows.begin(), rows.end(), [](const comparison_row& r) { return r.result.completed(); });
     return completed ? all_completed : some_refused;

@@ -81,9 +81,11 @@ void add_top(CLI::App& app, top_options& options) {
                    "Where the pages are (default: TENURE_PUBLISH_DIR, else /dev/shm)")
         ->type_name("FOLDER");
     app.footer(
-        "A process publishes its arenas when it has a tenure::publisher and TENURE_PUBLISH=1.\n"
+        "A process publishes its arenas while TENURE_PUBLISH=1 is in its environment.\n"
         "USED is held from the device, LIVE in blocks of the program. A record of a run for tenure report:\n"
-        "  tenure top PID --json --interval 0.1 > run.jsonl");
+        "  tenure top PID --json --interval 0.1 > run.jsonl\n"
+        "Exit status: 0 shown, or recorded until the process or the reader ended; 2 nothing to show, or\n"
+        "the output cannot be written.");
 }
 
 void add_report(CLI::App& app, report_options& options) {
@@ -91,6 +93,7 @@ void add_report(CLI::App& app, report_options& options) {
     app.add_option("-o,--output", options.output, "The page of HTML; - for stdout")
         ->type_name("FILE")
         ->capture_default_str();
+    app.footer("Exit status: 0 the page is written, 2 the run cannot be read or the page not be written.");
 }
 
 void add_run(CLI::App& app, launch_options& options) {
