@@ -12,9 +12,8 @@
 ///
 /// The words of 64 chunks, 128 MiB of device memory, fill one huge page of 2 MiB: 1.6 % of the device memory that was ever
 /// in use. With many live blocks nearly each has a line of its own here, and with small pages a page of its own: then the
-/// walk to the page costs more than the line. A random pair over 100 000 live blocks took 410 ns with pages of 4 KiB and
-/// 185 with huge ones. Where the system has none, only pages are touched in which a block starts (one covers 256 KiB of
-/// device memory).
+/// walk to the page costs more than the line. Where the system has no huge pages, only pages are touched in which a block
+/// starts (one covers 256 KiB of device memory).
 ///
 /// Complexity: three dependent loads, of which the first two hit the cache. Thread-safety: thread-safe.
 

@@ -33,8 +33,8 @@ struct magazine_options {
     std::size_t max_parked_bytes = std::size_t{64} << 20;
 
     /// Bytes: larger blocks go to the pool. At most 32 MiB. A parked large block is a hole that best fit must work
-    /// around: on the recorded programs `remap_pool` holds 1.030 times the live peak with 1 MiB here, 1.049 with
-    /// 32 MiB, and 1.020 without magazines, while a 20 MiB pair that the pool serves costs some 100 ns more.
+    /// around: on the recorded programs `remap_pool` holds 1.033 times the live peak with 32 MiB here, and 1.019 with 1 MiB,
+    /// as without magazines, while a 20 MiB pair that the pool serves costs some 100 ns more.
     std::size_t max_block_bytes = std::size_t{1} << 20;
 
     /// Streams of which one thread keeps blocks; beyond them, the one it met first is given up.

@@ -229,8 +229,7 @@ class parking : protected hit_path<typename Pool::device_type> {
         racks_.visit([&](const rack& r) { return r.stream == stream && r.parked_granules.value() != 0; },
                      [&](rack& r) { give_back_all(r); });
         // The stream hides its identity now; racks, and the pool's free memory, know it from before.
-        if (depot_.parked_granules() != 0)
-            empty_depot([](const depot::bundle&) { return true; });
+        if (depot_.parked_granules() != 0) empty_depot([](const depot::bundle&) { return true; });
         report_stale();
     }
 

@@ -154,7 +154,8 @@ TEST_CASE("threads that race at the limit with memory parked everywhere all get 
                     ++failed;
             }
             const unsigned now = holding += static_cast<unsigned>(live.size());
-            for (unsigned most = most_holding; most < now && !most_holding.compare_exchange_weak(most, now);) {
+            for (unsigned most = most_holding;
+                 most < now && !most_holding.compare_exchange_weak(most, now);) {
             }
             std::this_thread::yield();
             holding -= static_cast<unsigned>(live.size());

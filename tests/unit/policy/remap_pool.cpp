@@ -416,7 +416,8 @@ TEST_CASE("requests that are refused use no addresses, and do not change where t
 
 TEST_CASE("an aligned request after one that was refused buys what fits it", "[policy][remap]") {
     world w(1_GiB);
-    REQUIRE(w.device.reserve_address(2_MiB, 0)); // so that the next addresses are multiples of no more than this
+    REQUIRE(
+        w.device.reserve_address(2_MiB, 0)); // so that the next addresses are multiples of no more than this
     w.device.fail_call(sim::call::create_memory, 1, status::out_of_memory);
     w.device.fail_call(sim::call::free_address, 1, status::failed); // the empty window stays
     CHECK_FALSE(w.checked.try_allocate(default_stream, 2_MiB));
