@@ -83,7 +83,7 @@ class SnippetTest(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.folder)
 
     def done(self, command, **kwargs):
-        r = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=550, **kwargs)
+        r = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=1500, **kwargs)
         self.assertEqual(r.returncode, 0, r.stdout.decode(errors="replace")[-6000:])
         return r.stdout.decode()
 
