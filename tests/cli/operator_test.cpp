@@ -13,12 +13,19 @@
 #include "support/catch.hpp"
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include <fcntl.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -61,6 +68,33 @@ std::vector<arena_row> two_rows() {
 nlohmann::json schema() {
     std::ifstream in(fs::path(TENURE_TRACES_DIR) / "../../docs/schema/arenas-1.json");
     return nlohmann::json::parse(in);
+}
+
+/// Effects: calls `what` in a child whose stdout is `file`; empty: a pipe that nobody reads. Returns: its exit code, as the
+/// program makes it; 128 and the signal that ended it.
+template <class What>
+int with_stdout(const std::string& file, What what) {
+    std::cout.flush();
+    std::fflush(stdout); // what is there already is the parent's to write
+    const pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+        ::alarm(20);
+        ::signal(SIGPIPE, SIG_IGN);
+        std::array<int, 2> ends{-1, -1};
+        if (file.empty() && ::pipe(ends.data()) != 0) ::_exit(99);
+        if (file.empty()) ::close(ends[0]);
+        if (!file.empty()) ends[1] = ::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+        if (::dup2(ends[1], STDOUT_FILENO) < 0) ::_exit(99);
+        try {
+            ::_exit(what());
+        } catch (const usage_error&) {
+            ::_exit(bad_usage);
+        }
+    }
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 bool contains(const std::string& text, const std::string& part) {
@@ -141,6 +175,69 @@ TEST_CASE("top shows live pages and takes those of dead processes away", "[cli][
     CHECK(read_pages(here.path.string(), pages[0].process.pid).pages.size() == 1);
     CHECK_THROWS_AS(read_pages("/nonexistent", 0), usage_error);
     CHECK_THROWS_AS(top({.pid = 999999999, .once = true, .folder = here.path.string()}), usage_error);
+}
+
+TEST_CASE("a record lasts as long as its process, though that sleeps in the middle of a write",
+          "[cli][top]") {
+    const scratch_folder here;
+    const std::string folder = here.path.string();
+    const pid_t process = ::fork();
+    REQUIRE(process >= 0);
+    if (process == 0) {
+        page_writer page(folder);
+        page.write(two_rows(), 1'000'000'000);
+        std::this_thread::sleep_for(std::chrono::milliseconds{300});
+        const int file = ::open(page.file().c_str(), O_WRONLY);
+        const auto set = [&](std::uint64_t sequence) {
+            (void)!::pwrite(file, &sequence, 8, page_layout::at_sequence * 8);
+        };
+        set(3);
+        std::this_thread::sleep_for(std::chrono::milliseconds{600}); // longer than a reader waits
+        set(2);
+        page.write(two_rows(), 2'000'000'000);
+        std::this_thread::sleep_for(std::chrono::milliseconds{400});
+        ::unlink(page.file().c_str());
+        ::_exit(0);
+    }
+    for (int i = 0; i < 1000 && read_pages(folder, 0).pages.empty(); ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds{1});
+    const std::string record = (here.path / "record").string();
+    const auto pid = static_cast<std::uint64_t>(process);
+    CHECK(with_stdout(record, [&] {
+              return top({.pid = pid, .json = true, .interval = 0.02, .folder = folder});
+          }) == all_completed);
+    int status = 0;
+    REQUIRE(::waitpid(process, &status, 0) == process);
+    std::ifstream in(record);
+    std::string line;
+    std::vector<std::uint64_t> times;
+    while (std::getline(in, line)) times.push_back(nlohmann::json::parse(line)["time_ns"]);
+    CHECK(times == std::vector<std::uint64_t>{1'000'000'000, 2'000'000'000}); // each picture once
+}
+
+TEST_CASE("top that cannot write says so, and ends well when nobody reads", "[cli][top]") {
+    const scratch_folder here;
+    page_writer mine(here.path.string());
+    mine.write(two_rows(), 1'000'000'000);
+    for (const bool json : {false, true}) {
+        const top_options once{.once = true, .json = json, .folder = here.path.string()};
+        CHECK(with_stdout("/dev/full", [&] { return top(once); }) == bad_usage);
+        CHECK(with_stdout("/dev/null", [&] { return top(once); }) == all_completed);
+        const top_options always{.json = json, .interval = 0.01, .folder = here.path.string()};
+        CHECK(with_stdout("", [&] { return top(always); }) == all_completed);
+    }
+    // A process that is asleep in a write from the start is not one that does not publish.
+    const std::uint64_t odd = 3;
+    const int file = ::open(mine.file().c_str(), O_WRONLY);
+    CHECK(::pwrite(file, &odd, 8, page_layout::at_sequence * 8) == 8);
+    ::close(file);
+    std::string said;
+    try {
+        (void)top({.pid = mine.process().pid, .once = true, .folder = here.path.string()});
+    } catch (const usage_error& e) {
+        said = e.what();
+    }
+    CHECK(contains(said, "stopped in the middle of a write"));
 }
 
 TEST_CASE("the table of top shows the tree, limits and rates", "[cli][top]") {
