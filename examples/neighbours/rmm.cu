@@ -37,7 +37,8 @@ int main() {
             neighbours::check(arena.owns(v.data()), "a device_uvector lies in the arena");
             v.resize(3'000'000, stream);
             neighbours::check(arena.owns(v.data()) && arena.usage().blocks.current == 1, "and grows there");
-            rmm::device_scalar<double> one(2.5, stream, mr);
+            const double two_and_a_half = 2.5; // copied in stream order: RMM takes no temporary
+            rmm::device_scalar<double> one(two_and_a_half, stream, mr);
             neighbours::check(one.value(stream) == 2.5 && arena.usage().blocks.current == 2,
                               "so does a device_scalar");
             rmm::device_buffer bytes(5000, stream, mr);

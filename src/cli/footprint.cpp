@@ -53,10 +53,13 @@ void footprint_recorder::add(std::uint64_t event, std::uint64_t t_us, std::uint6
     s.live_high = std::max(s.live_high, live);
     s.reserved_low = std::min(s.reserved_low, reserved);
     s.reserved_high = std::max(s.reserved_high, reserved);
-    const std::uint64_t near = seen_.peak_reserved / 100;
-    const bool higher = reserved > seen_.peak_reserved + near;
-    const bool as_high = reserved + near >= seen_.peak_reserved && live > seen_.peak_live;
-    if (!higher && !as_high) return;
+    most_reserved_ = std::max(most_reserved_, reserved);
+    const auto near_the_most = [&](std::uint64_t bytes) {
+        return most_reserved_ - bytes <= most_reserved_ / 100;
+    };
+    const bool outgrown = !near_the_most(seen_.peak_reserved); // only by this event: it reserves the most
+    const bool better = near_the_most(reserved) && live > seen_.peak_live;
+    if (event != 0 && !outgrown && !better) return;
     seen_.peak_event = event;
     seen_.peak_reserved = reserved;
     seen_.peak_live = live;

@@ -82,6 +82,7 @@ class footprint_recorder {
 
   private:
     std::uint64_t width_; ///< events a span
+    std::uint64_t most_reserved_ = 0;
     footprint seen_;
 };
 

@@ -52,6 +52,17 @@ TEST_CASE("a small last purchase does not move the peak to a moment when little 
     CHECK(seen.result().peak_reserved == 1'100'000);
 }
 
+TEST_CASE("the peak stays within a percent of the most, however many steps lead away from it",
+          "[cli][footprint]") {
+    footprint_recorder seen(1000);
+    std::uint64_t reserved = 1'000'000;
+    for (std::uint64_t i = 0; i < 1000; ++i) {
+        seen.add(i, 0, i, reserved);
+        reserved -= reserved / 200; // half a percent less, and a byte more lives
+    }
+    CHECK(seen.result().peak_reserved >= 990'000);
+}
+
 TEST_CASE("a picture is runs of one state that add up", "[cli][footprint]") {
     memory_snapshot pool;
     pool.segments.push_back({0x1000,

@@ -104,10 +104,12 @@ class Output(CompareTest):
         self.assertEqual(r.returncode, 0)
         self.assertEqual(r.stderr, b"")
         lines = r.stdout.decode().splitlines()
-        self.assertEqual(len(lines), 3)
+        self.assertEqual(len(lines), 5) # the table, and the answer
         self.assertIn("reserved peak", lines[0])
         self.assertNotIn("torch native", lines[0])
         self.assertRegex(lines[1], r"^small +best_fit +2.86 MiB ")
+        self.assertEqual(lines[3], "")
+        self.assertRegex(lines[4], r"^small: (best_fit|slab) holds least, .* for 2.86 MiB live at the peak; ")
 
     def test_peers_beside_the_trace_are_shown(self):
         shutil.copy(TRACES / "peers.csv", self.folder)
