@@ -198,10 +198,10 @@ class range_pool : public holding<range_pool<Device, Stock>> {
                 counters_.allocated.add(m.size);
                 counters_.requested.add(m.requested);
                 counters_.blocks.add(1);
-                info_[id] = {.requested = m.requested,
-                             .stream_id = m.stream_id,
-                             .state = block_state::allocated,
-                             .sync = m.sync};
+                info_[id] = block_info{.requested = m.requested,
+                                       .stream_id = m.stream_id,
+                                       .state = block_state::allocated,
+                                       .sync = m.sync};
                 return true;
             }
         } catch (...) {
