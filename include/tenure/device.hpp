@@ -5,4 +5,5 @@
 
 #include <tenure/device/device.hpp>
 #include <tenure/device/sim_device.hpp>
+#include <tenure/device/standing_on.hpp>
 #include <tenure/device/vmm_device.hpp>

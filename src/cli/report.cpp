@@ -3,7 +3,9 @@
 #include "errors.hpp"
 #include "html.hpp"
 #include "output_file.hpp"
+#include "print.hpp"
 
+#include <tenure/core/bits.hpp>
 #include <tenure/core/units.hpp>
 
 #include <algorithm>
@@ -29,6 +31,16 @@ std::uint64_t step_for(std::uint64_t most) {
     return step;
 }
 
+struct time_unit {
+    const char* name;
+    double seconds;
+};
+
+time_unit unit_for(double seconds) {
+    if (seconds < 300) return {"s", 1};
+    return seconds < 3 * 3600 ? time_unit{"min", 60} : time_unit{"h", 3600};
+}
+
 /// A drawing with time to the right and bytes up.
 class chart {
   public:
@@ -40,15 +52,18 @@ class chart {
         , height_(height) {
         svg_ = "<svg viewBox=\"0 0 " + fixed(width) + ' ' + fixed(height_ + 30) +
                "\" role=\"img\" aria-label=\"" + escaped(label) + "\">\n";
-        for (std::uint64_t b = 0; static_cast<double>(b) <= top_; b += step_) {
+        for (std::uint64_t b = 0; static_cast<double>(b) <= top_;) {
             const std::string y_text = fixed(y(b));
             svg_ += "<line class=\"grid\" x1=\"" + fixed(left) + "\" x2=\"" + fixed(width) + "\" y1=\"" +
                     y_text + "\" y2=\"" + y_text + "\"/><text x=\"" + fixed(left - 6) + "\" y=\"" +
                     fixed(y(b) + 4) + "\" text-anchor=\"end\">" + format_bytes(b) + "</text>\n";
+            if (step_ > timeline::no_value - b) break; // the largest number there is
+            b += step_;
         }
+        const time_unit unit = unit_for(seconds_);
         for (int i = 0; i <= 4; ++i) {
             std::array<char, 32> text{};
-            std::snprintf(text.data(), text.size(), "%.4g s", seconds_ * i / 4);
+            std::snprintf(text.data(), text.size(), "%.4g %s", seconds_ * i / 4 / unit.seconds, unit.name);
             svg_ += "<text x=\"" + fixed(left + (width - left - 20) * i / 4) + "\" y=\"" +
                     fixed(height_ + 20) + "\" text-anchor=\"middle\">" + text.data() + "</text>";
         }
@@ -116,7 +131,7 @@ std::uint64_t highest(const std::vector<std::uint64_t>& values) {
 }
 
 std::string last_limit(const timeline::series& s) {
-    return s.limit.empty() || s.limit.back() == timeline::no_value ? "none" : format_bytes(s.limit.back());
+    return s.last_limit == timeline::no_value ? "none" : format_bytes(s.last_limit);
 }
 
 /// All arenas, one upon the other.
@@ -124,18 +139,17 @@ std::string stacked(const timeline& t) {
     std::vector<std::vector<std::uint64_t>> sums{std::vector<std::uint64_t>(t.time_s.size(), 0)};
     for (const timeline::series& s : t.arenas) {
         std::vector<std::uint64_t> sum = sums.back();
-        for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += s.held[i];
+        for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = saturating_add(sum[i], s.held[i]);
         sums.push_back(std::move(sum));
     }
     const std::uint64_t held = highest(sums.back());
     std::uint64_t most = held;
     // A limit far above all that was held would leave nothing to be seen.
     for (const timeline::series& g : t.groups)
-        if (highest(g.limit) <= 4 * std::max<std::uint64_t>(held, 1)) most = std::max(most, highest(g.limit));
+        if (highest(g.limit) / 4 <= held) most = std::max(most, highest(g.limit));
     chart c(t, most, 320, "all arenas");
     for (std::size_t i = 0; i < t.arenas.size(); ++i)
-        c.band(sums[i], sums[i + 1], i,
-               t.arenas[i].name + ", at most " + format_bytes(highest(t.arenas[i].held)));
+        c.band(sums[i], sums[i + 1], i, t.arenas[i].name + ", at most " + format_bytes(t.arenas[i].peak));
     for (const timeline::series& g : t.groups)
         if (highest(g.limit) <= most) c.limit(g.limit, "currentColor", "max of " + g.name);
     return c.finish();
@@ -149,18 +163,29 @@ std::string alone(const timeline& t, std::size_t i) {
     return c.finish();
 }
 
+/// What the page does not show.
+std::string missing(const timeline& t) {
+    std::string text;
+    if (t.more != 0)
+        text += "<p>The process has up to " + std::to_string(t.more) +
+                " more arenas and groups, for which its page had no room.</p>\n";
+    if (!t.warning.empty()) text += "<p>" + escaped(t.warning) + "</p>\n";
+    return text;
+}
+
 } // namespace
 
 std::string to_html(const timeline& t) {
     html_page page(t.source + " - tenure report");
     page.add("<h1>" + escaped(t.source) + "</h1>\n<p>Bytes of each arena: " + escaped(t.what) +
              ". Dashed: limits. Each of " + std::to_string(t.time_s.size()) +
-             " points is the state of its span in which most was held.</p>\n" + stacked(t) +
+             " points is the state of its span in which most was held by all arenas together.</p>\n" +
+             missing(t) + stacked(t) +
              "<div class=\"scroll\"><table><thead><tr><th>arena</th><th>most held</th><th>max at the end</th>"
              "</tr></thead><tbody>\n");
     const auto row = [&page](const std::string& name, const timeline::series& s) {
-        page.add("<tr><td>" + name + "</td><td>" + format_bytes(highest(s.held)) + "</td><td>" +
-                 last_limit(s) + "</td></tr>\n");
+        page.add("<tr><td>" + name + "</td><td>" + format_bytes(s.peak) + "</td><td>" + last_limit(s) +
+                 "</td></tr>\n");
     };
     for (std::size_t i = 0; i < t.arenas.size(); ++i)
         row("<span class=\"key\" style=\"background:" + std::string(series_colour(i)) + "\"></span>" +
@@ -177,10 +202,9 @@ std::string to_html(const timeline& t) {
 
 exit_code report(const report_options& options) {
     const timeline t = load_timeline(options.run);
+    if (!t.warning.empty()) std::fprintf(stderr, "tenure: %s\n", t.warning.c_str());
     if (options.output == "-") {
-        const std::string html = to_html(t);
-        if (std::fwrite(html.data(), 1, html.size(), stdout) != html.size() || std::fflush(stdout) != 0)
-            throw usage_error("cannot write to stdout");
+        (void)print(to_html(t));
         return all_completed;
     }
     output_file(options.output).commit(to_html(t));

@@ -1,15 +1,19 @@
 #include "timeline.hpp"
 
 #include "errors.hpp"
+#include "line_reader.hpp"
 
 #include <tenure/core/bits.hpp>
 
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <fstream>
+#include <exception>
 #include <map>
 #include <numeric>
+#include <set>
+#include <stdexcept>
+#include <string_view>
 #include <utility>
 
 namespace tenure::cli {
@@ -18,103 +22,224 @@ namespace {
 
 using numbers = std::vector<std::uint64_t>;
 
-/// Collects states one by one and keeps, of each span of time, the one in which most was held.
+std::uint64_t sum_of(const numbers& values) {
+    return std::accumulate(values.begin(), values.end(), std::uint64_t{0}, saturating_add);
+}
+
+/// What was true at one time: by series.
+struct state {
+    struct part {
+        numbers held;
+        numbers limit;
+    };
+    part arenas;
+    part groups;
+};
+
+/// Collects states one by one and keeps, of each span of time, the one in which most was held. Spans get wider as the run
+/// gets longer.
 class spans {
   public:
-    spans(timeline& out, double first_s, double last_s)
-        : out_(&out), first_(first_s), width_((last_s - first_s) / timeline::most_points) {}
+    explicit spans(timeline& out) : out_(&out) {}
 
-    /// Requires: times do not fall.
-    void add(double time_s, const numbers& held, const numbers& limits) {
-        const std::uint64_t sum = std::accumulate(held.begin(), held.end(), std::uint64_t{0});
-        const auto span = width_ > 0 ? static_cast<std::size_t>((time_s - first_) / width_) : 0;
-        const bool same = !out_->time_s.empty() && span == span_;
-        if (same && sum < sum_) return;
-        span_ = span;
-        sum_ = sum;
+    /// Requires: times do not fall; there are as many series as values.
+    void add(double time_s, const state& now) {
+        if (sums_.empty()) first_ = time_s;
+        last_ = time_s;
+        each(now, [](timeline::series& s, std::uint64_t held, std::uint64_t limit) {
+            s.peak = std::max(s.peak, held);
+            s.last_limit = limit;
+        });
+        const std::uint64_t sum = sum_of(now.arenas.held);
+        const std::size_t span = span_at(time_s - first_);
+        const bool same = width_ > 0 && !sums_.empty() && span == span_;
+        if (same && sum < sums_.back()) return;
         if (!same) {
+            if (sums_.size() == 2 * timeline::most_points) cut();
+            sums_.push_back(0);
             out_->time_s.push_back(0);
-            for (timeline::series& s : out_->arenas) {
-                s.held.push_back(0);
-                s.limit.push_back(timeline::no_value);
-            }
         }
+        span_ = span_at(time_s - first_);
+        sums_.back() = sum;
         out_->time_s.back() = time_s - first_;
-        for (std::size_t i = 0; i < out_->arenas.size(); ++i) {
-            out_->arenas[i].held.back() = held[i];
-            out_->arenas[i].limit.back() = limits[i];
-        }
+        for_all([&](timeline::series& s) { widen(s); });
+        each(now, [](timeline::series& s, std::uint64_t held, std::uint64_t limit) {
+            s.held.back() = held;
+            s.limit.back() = limit;
+        });
     }
 
+    /// Effects: no more than `most_points` spans are left.
+    void finish() {
+        if (sums_.size() > timeline::most_points) cut();
+    }
+
+    [[nodiscard]] bool empty() const { return sums_.empty(); }
+    [[nodiscard]] double last() const { return last_; }
+
   private:
+    template <class Do>
+    void for_all(Do what) {
+        for (auto* all : {&out_->arenas, &out_->groups})
+            for (timeline::series& s : *all) what(s);
+    }
+
+    template <class Do>
+    void each(const state& now, Do what) {
+        const auto part = [&](std::vector<timeline::series>& all, const state::part& values) {
+            for (std::size_t i = 0; i < all.size(); ++i) what(all[i], values.held[i], values.limit[i]);
+        };
+        part(out_->arenas, now.arenas);
+        part(out_->groups, now.groups);
+    }
+
+    void widen(timeline::series& s) const {
+        s.held.resize(sums_.size(), 0);
+        s.limit.resize(sums_.size(), timeline::no_value);
+    }
+
+    [[nodiscard]] std::size_t span_at(double since) const {
+        return width_ > 0 ? static_cast<std::size_t>(since / width_) : 0;
+    }
+
+    /// Effects: spans of a width of which `most_points` reach from the first state to the last; of each the state with the
+    /// highest sum.
+    void cut() {
+        width_ = (last_ - first_) / timeline::most_points;
+        std::vector<std::size_t> kept;
+        for (std::size_t i = 0; i < sums_.size(); ++i) {
+            if (kept.empty() || span_at(out_->time_s[i]) != span_at(out_->time_s[kept.back()]))
+                kept.push_back(i);
+            else if (sums_[i] >= sums_[kept.back()])
+                kept.back() = i;
+        }
+        const auto keep = [&kept](auto& values) {
+            for (std::size_t k = 0; k < kept.size(); ++k) values[k] = values[kept[k]];
+            values.resize(kept.size());
+        };
+        for_all([&](timeline::series& s) {
+            widen(s);
+            keep(s.held);
+            keep(s.limit);
+        });
+        keep(out_->time_s);
+        keep(sums_);
+    }
+
     timeline* out_;
-    double first_;
-    double width_;
+    double first_ = 0;
+    double last_ = 0;
+    double width_ = 0; ///< of a span, in seconds; 0: each state is one
     std::size_t span_ = 0;
-    std::uint64_t sum_ = 0;
+    numbers sums_; ///< by point
 };
 
 using json = nlohmann::json;
 
-std::uint64_t number_or_none(const json& row, const char* key) {
+/// Throws: `std::runtime_error`.
+std::uint64_t whole_number(const json& row, const char* key) {
     const json& value = row.at(key);
-    return value.is_null() ? timeline::no_value : value.get<std::uint64_t>();
+    if (!value.is_number_unsigned()) throw std::runtime_error(std::string(key) + " is no whole number");
+    return value.get<std::uint64_t>();
 }
 
-/// One line of `tenure top --json`.
-void add_picture(timeline& t, std::map<std::string, std::pair<bool, std::size_t>>& places,
-                 const json& picture, double time_s) {
-    const std::size_t point = t.time_s.size();
-    t.time_s.push_back(time_s);
-    const auto widen = [point](timeline::series& s) {
-        s.held.resize(point + 1, 0);
-        s.limit.resize(point + 1, timeline::no_value);
-    };
-    const std::string process = std::to_string(picture.at("process").at("pid").get<std::uint64_t>());
-    for (const json& row : picture.at("arenas")) {
-        const bool arena = row.at("kind").get<std::string>() == "arena";
-        const std::string path = row.at("path").get<std::string>();
-        const auto [place, fresh] =
-            places.try_emplace(process + ' ' + path, arena, arena ? t.arenas.size() : t.groups.size());
-        std::vector<timeline::series>& all = place->second.first ? t.arenas : t.groups;
-        if (fresh) all.push_back({path, {}, {}});
-        timeline::series& s = all[place->second.second];
-        widen(s);
-        s.held[point] = number_or_none(row, place->second.first ? "own" : "used");
-        s.limit[point] = number_or_none(row, "max");
+std::uint64_t number_or_none(const json& row, const char* key) {
+    return row.at(key).is_null() ? timeline::no_value : whole_number(row, key);
+}
+
+/// Where the series of a record's arenas and groups are. One that is made again under its name goes on with its series; two
+/// of one name at the same time have two.
+class series_places {
+  public:
+    explicit series_places(timeline& out) : out_(&out) {}
+
+    /// Returns: for each row of a picture, its series, which exists.
+    std::vector<std::size_t> find(const json& rows) {
+        std::set<std::uint64_t> alive;
+        for (const json& row : rows) alive.insert(whole_number(row, "id"));
+        std::vector<std::size_t> found;
+        for (const json& row : rows) {
+            const std::uint64_t id = whole_number(row, "id");
+            const std::string path = row.at("path").get<std::string>();
+            std::vector<timeline::series>& all = is_arena(row) ? out_->arenas : out_->groups;
+            std::vector<place>& same_name = places_[{is_arena(row), path}];
+            auto at =
+                std::find_if(same_name.begin(), same_name.end(), [&](const place& p) { return p.id == id; });
+            if (at == same_name.end())
+                at = std::find_if(same_name.begin(), same_name.end(),
+                                  [&](const place& p) { return alive.count(p.id) == 0; });
+            if (at == same_name.end()) {
+                const std::string number = std::to_string(same_name.size() + 1);
+                at = same_name.insert(at, {id, all.size()});
+                all.push_back({.name = number == "1" ? path : path + " #" + number});
+            }
+            at->id = id;
+            found.push_back(at->series);
+        }
+        return found;
     }
-    for (auto* all : {&t.arenas, &t.groups})
-        for (timeline::series& s : *all) widen(s);
+
+    static bool is_arena(const json& row) { return row.at("kind").get<std::string>() == "arena"; }
+
+  private:
+    struct place {
+        std::uint64_t id = 0;
+        std::size_t series = 0;
+    };
+    timeline* out_;
+    std::map<std::pair<bool, std::string>, std::vector<place>> places_;
+};
+
+/// Returns: what one line of `tenure top --json` says.
+state state_of(const timeline& t, const json& rows, const std::vector<std::size_t>& places) {
+    const auto none = [](std::size_t n) {
+        return state::part{numbers(n, 0), numbers(n, timeline::no_value)};
+    };
+    state now{none(t.arenas.size()), none(t.groups.size())};
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+        const bool arena = series_places::is_arena(rows[i]);
+        state::part& part = arena ? now.arenas : now.groups;
+        const std::uint64_t held = number_or_none(rows[i], arena ? "own" : "used");
+        part.held[places[i]] = held == timeline::no_value ? 0 : held;
+        part.limit[places[i]] = number_or_none(rows[i], "max");
+    }
+    return now;
 }
 
-timeline load_pictures(const std::string& path, std::ifstream& in) {
+timeline load_pictures(line_reader& lines, std::string_view line) {
     timeline t;
-    t.source = path;
+    t.source = lines.path();
     t.what = "held from the device";
-    std::map<std::string, std::pair<bool, std::size_t>> places;
-    std::string line;
-    double first = 0;
+    series_places places(t);
+    spans points(t);
     std::uint64_t process = 0;
-    for (std::size_t number = 1; std::getline(in, line); ++number) {
+    do {
         if (line.empty()) continue;
         try {
             const json picture = json::parse(line);
             if (picture.at("schema") != "tenure-arenas" || picture.at("version") != 1)
-                throw input_error(path, number, "not a line of tenure top --json, version 1");
-            const std::uint64_t pid = picture.at("process").at("pid").get<std::uint64_t>();
+                throw std::runtime_error("not a line of tenure top --json, version 1");
+            const std::uint64_t pid = whole_number(picture.at("process"), "pid");
             if (process != 0 && pid != process)
-                throw input_error(path, number, "another process; record one: tenure top PID --json");
+                throw std::runtime_error("another process; record one: tenure top PID --json");
             process = pid;
-            const double time_s = picture.at("time_ns").get<double>() / 1e9;
-            if (t.time_s.empty()) first = time_s;
-            if (!t.time_s.empty() && time_s - first < t.time_s.back())
-                throw input_error(path, number, "time goes backwards");
-            add_picture(t, places, picture, time_s - first);
-        } catch (const json::exception& e) {
-            throw input_error(path, number, e.what());
+            const std::uint64_t time_ns = whole_number(picture, "time_ns");
+            if (time_ns == 0) continue; // when that was is not said
+            const double time_s = static_cast<double>(time_ns) / 1e9;
+            if (!points.empty() && time_s < points.last()) throw std::runtime_error("time goes backwards");
+            if (picture.contains("more")) t.more = std::max(t.more, whole_number(picture, "more"));
+            const json& rows = picture.at("arenas");
+            const std::vector<std::size_t> where = places.find(rows);
+            points.add(time_s, state_of(t, rows, where));
+        } catch (const json::parse_error& e) {
+            if (!lines.unended()) throw lines.error(e.what());
+            t.warning = lines.error("the last line is cut, and left out").what();
+        } catch (const std::exception& e) {
+            throw lines.error(e.what());
         }
-    }
-    if (t.time_s.empty()) throw input_error(path, "no pictures in it");
+    } while (lines.next(line));
+    if (points.empty()) throw input_error(lines.path(), "no pictures in it");
+    points.finish();
     return t;
 }
 
@@ -124,11 +249,11 @@ timeline timeline_of(const trace& t) {
     timeline out;
     out.source = t.name;
     out.what = "live, each block rounded up to 512 bytes";
-    for (const std::string& name : t.arenas) out.arenas.push_back({name.empty() ? "all" : name, {}, {}});
-    numbers held(t.arenas.size(), 0);
-    numbers limits(t.arenas.size(), timeline::no_value);
-    const auto seconds = [](std::uint64_t us) { return static_cast<double>(us) / 1e6; };
-    spans points(out, seconds(t.events.front().t_us), seconds(t.events.back().t_us));
+    for (const std::string& name : t.arenas) out.arenas.push_back({.name = name.empty() ? "all" : name});
+    state now;
+    now.arenas = {numbers(t.arenas.size(), 0), numbers(t.arenas.size(), timeline::no_value)};
+    numbers& held = now.arenas.held;
+    spans points(out);
     for (const event& e : t.events) {
         const auto size = [&] { return round_up(t.blocks[e.id].bytes, 512); };
         switch (e.kind) {
@@ -139,20 +264,23 @@ timeline timeline_of(const trace& t) {
         case op::complete:
             if (t.blocks[e.id].outlives_free) held[e.arena] -= size();
             break;
-        case op::set_max: limits[e.arena] = e.bytes; break;
+        case op::set_max: now.arenas.limit[e.arena] = e.bytes; break;
         case op::use:
         case op::work:
         case op::wait:
         case op::destroy: break;
         }
-        points.add(seconds(e.t_us), held, limits);
+        points.add(static_cast<double>(e.t_us) / 1e6, now);
     }
+    points.finish();
     return out;
 }
 
 timeline load_timeline(const std::string& path) {
-    std::ifstream in(path, std::ios::binary);
-    if (in && in.peek() == '{') return load_pictures(path, in);
+    constexpr std::size_t longest = std::size_t{4} << 20; // some 4000 arenas
+    line_reader lines(path, longest);
+    std::string_view line;
+    if (lines.next(line) && !line.empty() && line.front() == '{') return load_pictures(lines, line);
     return timeline_of(load_trace(path));
 }
 

@@ -6,8 +6,10 @@
 /// A run is a trace (what the program asked for: live bytes of each arena, each block rounded up to 512 bytes, limits
 /// from `m` events), or the output of `tenure top --json` over time (what each arena held from the device, and its `max`).
 ///
-/// A run of millions of events is cut into at most `most_points` spans; a span is shown by the instant at which all arenas
-/// together held most. So no peak of the sum is lost, and every column is a state that there really was.
+/// A long run is cut into at most `most_points` spans; a span is shown by the instant at which all arenas together held
+/// most. So no peak of the sum is lost, and every column is a state that there really was. An arena's own peak is often at
+/// another instant: it is counted apart (`series::peak`), over all that was recorded. Memory: twice `most_points` states,
+/// however long the run.
 ///
 /// Plain values; thread-compatible.
 
@@ -27,8 +29,10 @@ struct timeline {
 
     struct series {
         std::string name;
-        std::vector<std::uint64_t> held;  ///< bytes, by point
-        std::vector<std::uint64_t> limit; ///< bytes, by point; `no_value`: none
+        std::vector<std::uint64_t> held{};   ///< bytes, by point
+        std::vector<std::uint64_t> limit{};  ///< bytes, by point; `no_value`: none
+        std::uint64_t peak = 0;              ///< bytes: the most it ever held, also between the points
+        std::uint64_t last_limit = no_value; ///< bytes: at the end of the run
     };
 
     std::string source;         ///< of the run
@@ -36,11 +40,14 @@ struct timeline {
     std::vector<double> time_s; ///< seconds since the run began, by point, rising
     std::vector<series> arenas; ///< what is stacked
     std::vector<series> groups; ///< limits and sums of what is above the arenas; not stacked
+    std::uint64_t more = 0;     ///< arenas and groups, at most, that the record does not show
+    std::string warning;        ///< what was left out, for a person; empty: nothing
 };
 
 timeline timeline_of(const trace& t);
 
-/// Reads a trace or lines of `tenure top --json`. Throws: `input_error`.
+/// Reads a trace or lines of `tenure top --json`. A last line that was cut, as an interrupt or a full disk leaves it, is left
+/// out. Throws: `input_error`.
 timeline load_timeline(const std::string& path);
 
 } // namespace tenure::cli

@@ -12,12 +12,20 @@
 #include "schema_check.hpp"
 #include "support/catch.hpp"
 
+#include <algorithm>
+#include <array>
+#include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include <fcntl.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -62,6 +70,33 @@ nlohmann::json schema() {
     return nlohmann::json::parse(in);
 }
 
+/// Effects: calls `what` in a child whose stdout is `file`; empty: a pipe that nobody reads. Returns: its exit code, as the
+/// program makes it; 128 and the signal that ended it.
+template <class What>
+int with_stdout(const std::string& file, What what) {
+    std::cout.flush();
+    std::fflush(stdout); // what is there already is the parent's to write
+    const pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+        ::alarm(20);
+        ::signal(SIGPIPE, SIG_IGN);
+        std::array<int, 2> ends{-1, -1};
+        if (file.empty() && ::pipe(ends.data()) != 0) ::_exit(99);
+        if (file.empty()) ::close(ends[0]);
+        if (!file.empty()) ends[1] = ::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+        if (::dup2(ends[1], STDOUT_FILENO) < 0) ::_exit(99);
+        try {
+            ::_exit(what());
+        } catch (const usage_error&) {
+            ::_exit(bad_usage);
+        }
+    }
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
 bool contains(const std::string& text, const std::string& part) {
     return text.find(part) != std::string::npos;
 }
@@ -79,6 +114,8 @@ TEST_CASE("JSON of arenas is what its schema says", "[cli][top]") {
     // Every column of the table is in the schema, and nothing else.
     const nlohmann::json& columns = rules["properties"]["arenas"]["items"]["properties"];
     CHECK(columns.size() == arena_columns.size() + 5);
+    CHECK(rules["properties"]["arenas"]["items"]["required"].size() == columns.size());
+    CHECK(json(two_rows())["arenas"][0].size() == columns.size());
     for (const arena_column& c : arena_columns) {
         CAPTURE(c.name);
         REQUIRE(columns.contains(c.name));
@@ -92,11 +129,11 @@ TEST_CASE("JSON of arenas is what its schema says", "[cli][top]") {
     wrong = json(two_rows());
     wrong["arenas"][1]["used"] = nullptr;
     wrong["version"] = 2;
-    wrong["more"] = 1;
+    wrong["most"] = 1;
     wrong["arenas"][1]["kind"] = "account";
     wrong["process"]["pid"] = -1;
     const std::string said = test::schema_errors(rules, wrong);
-    for (const char* part : {"$.arenas[1].used: not of type", "$.version: not 1", "unknown member more",
+    for (const char* part : {"$.arenas[1].used: not of type", "$.version: not 1", "unknown member most",
                              "$.arenas[1].kind: none of", "$.process.pid: below 0"})
         CHECK(contains(said, part));
 }
@@ -108,7 +145,7 @@ TEST_CASE("top shows live pages and takes those of dead processes away", "[cli][
     (void)here.file("tenure-x", "not a page");
     (void)here.file("something", "else");
     const std::string pretender =
-        here.file(page_name(mine.process().pid, mine.process().started + 1), "not a page either");
+        here.file(page_name({mine.process().pid, mine.process().started + 1}), "not a page either");
 
     // A process that dies without taking its page away.
     const pid_t child = ::fork();
@@ -128,16 +165,79 @@ TEST_CASE("top shows live pages and takes those of dead processes away", "[cli][
     };
     CHECK(count() == 5);
 
-    CHECK(read_pages(here.path.string(), 999999999).empty());
-    const std::vector<page_picture> pages = read_pages(here.path.string(), 0);
+    CHECK(read_pages(here.path.string(), 999999999).pages.empty());
+    const std::vector<page_picture> pages = read_pages(here.path.string(), 0).pages;
     REQUIRE(pages.size() == 1);
     CHECK(pages[0].process.pid == static_cast<std::uint64_t>(::getpid()));
     CHECK(pages[0].rows == two_rows());
     CHECK(count() == 4);          // the dead process's is gone
     CHECK(fs::exists(pretender)); // what is no page is not ours to take away
-    CHECK(read_pages(here.path.string(), pages[0].process.pid).size() == 1);
+    CHECK(read_pages(here.path.string(), pages[0].process.pid).pages.size() == 1);
     CHECK_THROWS_AS(read_pages("/nonexistent", 0), usage_error);
     CHECK_THROWS_AS(top({.pid = 999999999, .once = true, .folder = here.path.string()}), usage_error);
+}
+
+TEST_CASE("a record lasts as long as its process, though that sleeps in the middle of a write",
+          "[cli][top]") {
+    const scratch_folder here;
+    const std::string folder = here.path.string();
+    const pid_t process = ::fork();
+    REQUIRE(process >= 0);
+    if (process == 0) {
+        page_writer page(folder);
+        page.write(two_rows(), 1'000'000'000);
+        std::this_thread::sleep_for(std::chrono::milliseconds{300});
+        const int file = ::open(page.file().c_str(), O_WRONLY);
+        const auto set = [&](std::uint64_t sequence) {
+            (void)!::pwrite(file, &sequence, 8, page_layout::at_sequence * 8);
+        };
+        set(3);
+        std::this_thread::sleep_for(std::chrono::milliseconds{600}); // longer than a reader waits
+        set(2);
+        page.write(two_rows(), 2'000'000'000);
+        std::this_thread::sleep_for(std::chrono::milliseconds{400});
+        ::unlink(page.file().c_str());
+        ::_exit(0);
+    }
+    for (int i = 0; i < 1000 && read_pages(folder, 0).pages.empty(); ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds{1});
+    const std::string record = (here.path / "record").string();
+    const auto pid = static_cast<std::uint64_t>(process);
+    CHECK(with_stdout(record, [&] {
+              return top({.pid = pid, .json = true, .interval = 0.02, .folder = folder});
+          }) == all_completed);
+    int status = 0;
+    REQUIRE(::waitpid(process, &status, 0) == process);
+    std::ifstream in(record);
+    std::string line;
+    std::vector<std::uint64_t> times;
+    while (std::getline(in, line)) times.push_back(nlohmann::json::parse(line)["time_ns"]);
+    CHECK(times == std::vector<std::uint64_t>{1'000'000'000, 2'000'000'000}); // each picture once
+}
+
+TEST_CASE("top that cannot write says so, and ends well when nobody reads", "[cli][top]") {
+    const scratch_folder here;
+    page_writer mine(here.path.string());
+    mine.write(two_rows(), 1'000'000'000);
+    for (const bool json : {false, true}) {
+        const top_options once{.once = true, .json = json, .folder = here.path.string()};
+        CHECK(with_stdout("/dev/full", [&] { return top(once); }) == bad_usage);
+        CHECK(with_stdout("/dev/null", [&] { return top(once); }) == all_completed);
+        const top_options always{.json = json, .interval = 0.01, .folder = here.path.string()};
+        CHECK(with_stdout("", [&] { return top(always); }) == all_completed);
+    }
+    // A process that is asleep in a write from the start is not one that does not publish.
+    const std::uint64_t odd = 3;
+    const int file = ::open(mine.file().c_str(), O_WRONLY);
+    CHECK(::pwrite(file, &odd, 8, page_layout::at_sequence * 8) == 8);
+    ::close(file);
+    std::string said;
+    try {
+        (void)top({.pid = mine.process().pid, .once = true, .folder = here.path.string()});
+    } catch (const usage_error& e) {
+        said = e.what();
+    }
+    CHECK(contains(said, "stopped in the middle of a write"));
 }
 
 TEST_CASE("the table of top shows the tree, limits and rates", "[cli][top]") {
@@ -157,6 +257,31 @@ TEST_CASE("the table of top shows the tree, limits and rates", "[cli][top]") {
     now.time_ns += 500'000'000;
     now.rows[1][arena_field::charges] += 10;
     CHECK(contains(to_text(now, before), " 20.0 "));
+
+    // Nothing that a terminal obeys, whoever chose the name: also an escape of two bytes, and one that is no UTF-8.
+    now.process.program = "a\x7f\xc2\x9b"
+                          "2J\x9b\xc3";
+    now.rows[0].path = "caf\xc3\xa9";
+    const std::string text = to_text(now, std::nullopt);
+    CHECK(contains(text, "a??2J?? (pid 42)\n"));
+    CHECK(contains(text, "\ncaf\xc3\xa9 "));
+    // Columns stand under each other, whatever a character's bytes.
+    const auto column_of = [&](const std::string& what) {
+        const std::size_t at = text.find(what);
+        const std::string before_it = text.substr(text.rfind('\n', at) + 1, at - text.rfind('\n', at) - 1);
+        return std::count_if(before_it.begin(), before_it.end(), [](char c) { return (c & 0xc0) != 0x80; });
+    };
+    CHECK(column_of("8 GiB") + 5 == column_of("MAX") + 3);
+}
+
+TEST_CASE("top says how old a picture is that is not of now", "[cli][top]") {
+    page_picture p;
+    p.process = {42, 1, "x"};
+    p.time_ns = 10'000'000'000;
+    CHECK(contains(to_text(p, std::nullopt, 11'500'000'000), "x (pid 42)\n"));
+    CHECK(contains(to_text(p, std::nullopt, 22'500'000'000), "x (pid 42), as it was 12 s ago\n"));
+    p.time_ns = 0;
+    CHECK(contains(to_text(p, std::nullopt, 22'500'000'000), "has shown nothing yet"));
 }
 
 TEST_CASE("a trace becomes a timeline with all peaks of the sum", "[cli][report]") {
@@ -184,6 +309,101 @@ TEST_CASE("a trace becomes a timeline with all peaks of the sum", "[cli][report]
     CHECK(line.arenas[1].limit.back() == timeline::no_value);
     for (std::size_t i = 1; i < line.time_s.size(); ++i) REQUIRE(line.time_s[i] >= line.time_s[i - 1]);
     CHECK_THROWS_AS(load_timeline(here.file("bad.csv", "nothing\n")), input_error);
+}
+
+TEST_CASE("an arena's most held is its own, whatever the others held then", "[cli][report]") {
+    const scratch_folder here;
+    // In each span alice has her peak when the sum is lower than at bob's.
+    std::string text = "t_us,op,id,bytes,stream,arena\n";
+    for (int i = 0; i < 4000; ++i) {
+        const std::string a = std::to_string(2 * i);
+        const std::string b = std::to_string(2 * i + 1);
+        const std::string t = std::to_string(i);
+        text += t + ",a," + a + ",10240,0,alice\n" + t + ",f," + a + ",10240,0,alice\n";
+        text += t + ",a," + b + ",51200,0,bob\n" + t + ",f," + b + ",51200,0,bob\n";
+    }
+    text += "4000,m,0,8192,0,alice\n4000,m,0,4096,0,alice\n";
+    const timeline line = load_timeline(here.file("run.csv", text));
+    REQUIRE(line.arenas.size() == 2);
+    CHECK(line.arenas[0].peak == 10240);
+    CHECK(line.arenas[1].peak == 51200);
+    CHECK(line.arenas[0].last_limit == 4096);
+    CHECK(contains(to_html(line), "</span>alice</td><td>10 KiB</td><td>4 KiB</td>"));
+}
+
+TEST_CASE("a long record of top is cut into spans, and no peak of the sum is lost", "[cli][report]") {
+    const scratch_folder here;
+    std::string text;
+    for (std::uint64_t i = 1; i <= 20000; ++i) {
+        std::vector<arena_row> rows = two_rows();
+        rows[1][arena_field::own] = i == 12345 ? 77_GiB : 1_GiB;
+        text += to_json(rows, {.pid = 7, .program = "x"}, i * 100'000'000, i == 3 ? 44 : 0) + '\n';
+    }
+    const timeline line = load_timeline(here.file("run.jsonl", text));
+    CHECK(line.time_s.size() <= timeline::most_points + 1);
+    CHECK(line.time_s.size() >= timeline::most_points / 2);
+    for (std::size_t i = 1; i < line.time_s.size(); ++i) REQUIRE(line.time_s[i] > line.time_s[i - 1]);
+    REQUIRE(line.arenas.size() == 1);
+    const std::vector<std::uint64_t>& held = line.arenas[0].held;
+    REQUIRE(held.size() == line.time_s.size());
+    CHECK(line.arenas[0].limit.size() == held.size());
+    CHECK(line.groups[0].held.size() == held.size());
+    CHECK(std::count(held.begin(), held.end(), 77_GiB) == 1);
+    CHECK(line.arenas[0].peak == 77_GiB);
+    CHECK(line.more == 44);
+    CHECK(contains(to_html(line), "up to 44 more"));
+}
+
+TEST_CASE("arenas of one name have a series each; one that is made again goes on with its own",
+          "[cli][report]") {
+    const scratch_folder here;
+    const auto arena_of = [](std::uint64_t id, std::uint64_t own) {
+        arena_row r{.id = id, .arena = true, .path = "arena"};
+        r.values.fill(0);
+        r[arena_field::own] = own;
+        return r;
+    };
+    std::string text;
+    std::uint64_t time = 0;
+    const auto add = [&](const std::vector<arena_row>& rows) {
+        text += to_json(rows, {.pid = 7}, ++time * 1'000'000'000) + '\n';
+    };
+    add({arena_of(1, 1_GiB), arena_of(2, 1_MiB)});
+    add({arena_of(2, 2_MiB)});                     // the first has gone
+    add({arena_of(2, 3_MiB), arena_of(3, 5_GiB)}); // and is made again
+    add({});
+    const timeline line = load_timeline(here.file("run.jsonl", text));
+    REQUIRE(line.arenas.size() == 2);
+    CHECK(line.arenas[0].name == "arena");
+    CHECK(line.arenas[0].held == std::vector<std::uint64_t>{1_GiB, 0, 5_GiB, 0});
+    CHECK(line.arenas[1].name == "arena #2");
+    CHECK(line.arenas[1].held == std::vector<std::uint64_t>{1_MiB, 2_MiB, 3_MiB, 0});
+}
+
+TEST_CASE("a record that was cut is drawn up to there, and one with numbers that are none is not",
+          "[cli][report]") {
+    const scratch_folder here;
+    const std::string good = to_json(two_rows(), {.pid = 7}, 1'000'000'000) + '\n';
+    const std::string next = to_json(two_rows(), {.pid = 7}, 2'000'000'000);
+    for (const std::size_t n : {std::size_t{1}, next.size() / 2, next.size() - 1}) {
+        const timeline line = load_timeline(here.file("cut", good + next.substr(0, n)));
+        CHECK(line.time_s.size() == 1);
+        CHECK(contains(line.warning, "cut:2: the last line is cut"));
+    }
+    CHECK(load_timeline(here.file("whole", good + next)).time_s.size() == 2);
+    CHECK(load_timeline(here.file("whole", good + next)).warning.empty());
+    CHECK_THROWS_AS(load_timeline(here.file("inside", good + next.substr(0, 9) + '\n' + good)), input_error);
+    CHECK_THROWS_AS(load_timeline(here.file("only", next.substr(0, 9))), input_error);
+    // A picture of which nobody knows when it was.
+    CHECK(load_timeline(here.file("early", to_json({}, {.pid = 7}, 0) + '\n' + good)).time_s.size() == 1);
+
+    for (const char* value : {"-5", "1.5", "\"x\"", "18446744073709551616"}) {
+        std::string bad = good;
+        const std::string was = "\"max\":8589934592";
+        bad.replace(bad.find(was), was.size(), std::string("\"max\":") + value);
+        CAPTURE(value);
+        CHECK_THROWS_AS(load_timeline(here.file("bad", bad)), input_error);
+    }
 }
 
 TEST_CASE("a record of top becomes a page of HTML that needs nothing else", "[cli][report]") {

@@ -146,6 +146,13 @@ class Output(CompareTest):
         self.assertEqual(r.returncode, 0, r.stderr)
         self.assertFalse(os.path.isfile("/dev/null"))
 
+    @unittest.skipUnless(os.path.exists("/dev/full"), "no /dev/full")
+    def test_what_a_replay_found_is_told_though_the_json_cannot_be_written(self):
+        r = self.run_cli("compare", self.write(GOOD), "--policy", "best_fit", "--json", "/dev/full")
+        self.assertEqual(r.returncode, 2)
+        self.assertIn(b"best_fit", r.stdout)
+        self.assertIn("/dev/full: cannot write: No space left on device", r.stderr.decode())
+
     def test_json_where_nothing_can_be_written(self):
         for place in (self.folder, self.folder / "no" / "such.json"):
             r = self.run_cli("compare", self.write(GOOD), "--json", place)

@@ -43,6 +43,7 @@
 #include <tenure/core/ordered_mutex.hpp>
 #include <tenure/core/result.hpp>
 #include <tenure/device/device.hpp>
+#include <tenure/device/standing_on.hpp>
 #include <tenure/device/vmm_device.hpp>
 #include <tenure/tenancy/hub_stock.hpp>
 #include <tenure/tenancy/meter.hpp>
@@ -84,13 +85,14 @@ struct hub_reading {
 };
 
 template <filling_device Device>
-class hub {
+class hub : public standing_on<Device> {
+    using standing_on<Device>::device_;
+
   public:
     using device_type = Device;
 
-    explicit hub(Device& device, hub_options options = {}) noexcept : device_(&device), options_(options) {}
-    hub(const hub&) = delete;
-    hub& operator=(const hub&) = delete;
+    explicit hub(Device& device, hub_options options = {}) noexcept
+        : standing_on<Device>(device), options_(options) {}
     ~hub() {
         trim(0);
         hide_strays();
@@ -137,7 +139,7 @@ class hub {
     /// nobody writes there later. Nothing where nothing is wiped, or the block fills the segment. Returns: `ok`, or why not.
     status wipe_around(void* allocation, std::size_t allocated, void* p, std::size_t bytes) noexcept {
         const std::uint64_t begin = to_address(allocation);
-        const std::uint64_t end = begin + round_up(allocated, allocation_granularity());
+        const std::uint64_t end = begin + round_up(allocated, this->allocation_granularity());
         const std::uint64_t block = to_address(p);
         if (options_.wipe == scrub::none || (block == begin && block + bytes == end)) return status::ok;
         status s = device_->synchronize();
@@ -186,39 +188,21 @@ class hub {
         return status::ok;
     }
 
-    [[nodiscard]] std::size_t allocation_granularity() const noexcept {
-        return device_->allocation_granularity();
-    }
     /// What is on the shelf counts as free.
     result<device_memory, status> memory() noexcept {
         result<device_memory, status> m = device_->memory();
         if (m) m->free += read().shelved;
         return m;
     }
-    result<stream_state, status> describe(stream_handle stream) noexcept { return device_->describe(stream); }
-    [[nodiscard]] bool permanent(stream_handle stream) const noexcept { return device_->permanent(stream); }
-    result<event_handle, status> create_event() noexcept { return device_->create_event(); }
-    status destroy_event(event_handle event) noexcept { return device_->destroy_event(event); }
-    status record(event_handle event, stream_handle stream) noexcept {
-        return device_->record(event, stream);
-    }
-    status query(event_handle event) noexcept { return device_->query(event); }
-    status synchronize(event_handle event) noexcept { return device_->synchronize(event); }
-    status synchronize(stream_handle stream) noexcept { return device_->synchronize(stream); }
-    status wait(stream_handle stream, event_handle event) noexcept { return device_->wait(stream, event); }
     void explain(allocation_failure& failure) noexcept { device_->explain(failure); }
 
     // ---- `filling_device` ----
 
     result<stream_handle, status> own_stream() noexcept { return device_->own_stream(); }
     status fill_zero(void* p, std::size_t n, stream_handle s) noexcept { return device_->fill_zero(p, n, s); }
-    status synchronize() noexcept { return device_->synchronize(); }
 
     // ---- `pool_device`: passed on, with room made for growth ----
 
-    [[nodiscard]] std::size_t pool_step() const noexcept requires pool_device<Device> {
-        return device_->pool_step();
-    }
     result<pool_handle, status>
     create_pool(const pool_properties& properties) noexcept requires pool_device<Device> {
         return device_->create_pool(properties);
@@ -228,12 +212,8 @@ class hub {
     }
     result<void*, status> allocate_from(pool_handle pool, std::size_t bytes,
                                         stream_handle stream) noexcept requires pool_device<Device> {
-        return with_room(round_up(bytes, pool_step()),
+        return with_room(round_up(bytes, this->pool_step()),
                          [&] { return device_->allocate_from(pool, bytes, stream); });
-    }
-    status deallocate_to(pool_handle pool, void* p,
-                         stream_handle stream) noexcept requires pool_device<Device> {
-        return device_->deallocate_to(pool, p, stream);
     }
     status trim_pool(pool_handle pool, std::size_t keep) noexcept requires pool_device<Device> {
         return device_->trim_pool(pool, keep);
@@ -243,17 +223,6 @@ class hub {
     }
 
     // ---- `vmm_device` ----
-
-    [[nodiscard]] bool supports_vmm() const noexcept requires vmm_device<Device> {
-        return device_->supports_vmm();
-    }
-    result<void*, status> reserve_address(std::size_t bytes,
-                                          std::size_t alignment) noexcept requires vmm_device<Device> {
-        return device_->reserve_address(bytes, alignment);
-    }
-    status free_address(void* p, std::size_t bytes) noexcept requires vmm_device<Device> {
-        return device_->free_address(p, bytes);
-    }
 
     result<memory_handle, status> create_memory(std::size_t bytes) noexcept requires vmm_device<Device> {
         return take_handle(bytes, nullptr);
@@ -464,7 +433,7 @@ class hub {
 
     result<void*, status> take_segment(std::size_t bytes, meter* tenant) noexcept {
         if (bytes == 0) return device_->allocate(0);
-        const std::size_t size = round_up(bytes, allocation_granularity());
+        const std::size_t size = round_up(bytes, this->allocation_granularity());
         if (size < bytes) return status::out_of_memory;
         hub_stock::node piece = take_shelved(segments_, size, tenant);
         if (!piece.empty()) {
@@ -610,7 +579,6 @@ class hub {
         return given;
     }
 
-    Device* device_;
     const hub_options options_;
     ordered_mutex<lock_level::hub_leaving> leaving_; ///< held over driver calls that make room
     mutable ordered_mutex<lock_level::hub> mutex_;   ///< guards what follows; no device is called under it

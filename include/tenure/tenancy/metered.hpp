@@ -34,6 +34,7 @@
 
 #include <tenure/core/bits.hpp>
 #include <tenure/device/device.hpp>
+#include <tenure/device/standing_on.hpp>
 #include <tenure/device/vmm_device.hpp>
 #include <tenure/tenancy/meter.hpp>
 
@@ -57,12 +58,11 @@ concept tenant_device = device<D> && requires(D& d, std::size_t n, meter& m) {
 };
 
 template <device Device>
-class metered {
-  public:
-    metered(Device& upstream, meter& m) noexcept : device_(&upstream), meter_(&m) {}
+class metered : public standing_on<Device> {
+    using standing_on<Device>::device_;
 
-    metered(const metered&) = delete;
-    metered& operator=(const metered&) = delete;
+  public:
+    metered(Device& below, meter& m) noexcept : standing_on<Device>(below), meter_(&m) {}
 
     // ---- memory: charged ----
 
@@ -82,16 +82,12 @@ class metered {
 
     // ---- driver pools: charged by what they hold ----
 
-    [[nodiscard]] std::size_t pool_step() const noexcept requires pool_device<Device> {
-        return device_->pool_step();
-    }
-
     result<pool_handle, status>
     create_pool(const pool_properties& wanted) noexcept requires pool_device<Device> {
         pool_properties properties = wanted;
         if (const std::size_t max = meter_->read().max; max != no_limit) {
             // A limit of zero steps cannot be said to the driver (0 means none); such a pool is never asked.
-            const std::size_t fence = std::max(round_down(max, pool_step()), pool_step());
+            const std::size_t fence = std::max(round_down(max, this->pool_step()), this->pool_step());
             properties.max_bytes = properties.max_bytes == 0 ? fence : std::min(properties.max_bytes, fence);
         }
         const std::lock_guard lock(mutex_);
@@ -101,7 +97,7 @@ class metered {
             return status::failed;
         }
         result<pool_handle, status> pool = device_->create_pool(properties);
-        if (pool) pools_.push_back({*pool, 0, round_up(properties.max_bytes, pool_step())});
+        if (pool) pools_.push_back({*pool, 0, round_up(properties.max_bytes, this->pool_step())});
         return pool;
     }
 
@@ -125,7 +121,7 @@ class metered {
         const std::lock_guard lock(mutex_);
         account* const a = account_of(pool);
         if (a == nullptr) return status::invalid_value;
-        const std::size_t wanted = round_up(bytes, pool_step());
+        const std::size_t wanted = round_up(bytes, this->pool_step());
         std::size_t growth = a->growth_for(wanted);
         result<meter::ticket, status> charge = meter_->reserve_settled(growth);
         if (!charge) { // the driver may have taken memory from the pool by itself
@@ -144,11 +140,6 @@ class metered {
         // The pool's own limit stands for the tenant's.
         if (!p && p.error() == status::out_of_memory && growth < wanted) return status::over_limit;
         return p;
-    }
-
-    status deallocate_to(pool_handle pool, void* p,
-                         stream_handle stream) noexcept requires pool_device<Device> {
-        return device_->deallocate_to(pool, p, stream);
     }
 
     status trim_pool(pool_handle pool, std::size_t keep) noexcept requires pool_device<Device> {
@@ -227,21 +218,9 @@ class metered {
         return s;
     }
 
-    [[nodiscard]] bool supports_vmm() const noexcept requires vmm_device<Device> {
-        return device_->supports_vmm();
-    }
-    result<void*, status> reserve_address(std::size_t bytes,
-                                          std::size_t alignment) noexcept requires vmm_device<Device> {
-        return device_->reserve_address(bytes, alignment);
-    }
-    status free_address(void* p, std::size_t bytes) noexcept requires vmm_device<Device> {
-        return device_->free_address(p, bytes);
-    }
     status set_access(void* p, std::size_t bytes) noexcept requires vmm_device<Device> {
         return device_->set_access(p, bytes);
     }
-
-    status synchronize() noexcept requires vmm_device<Device> { return device_->synchronize(); }
 
     /// See `hub::wipe_around`; `ok` where the device wipes nothing.
     status wipe_around(void* allocation, std::size_t allocated, void* p, std::size_t bytes) noexcept {
@@ -254,25 +233,8 @@ class metered {
     void take_over(void* p) noexcept {
         if constexpr (requires { device_->pass_on(p, *meter_); }) device_->pass_on(p, *meter_);
     }
-    [[nodiscard]] const Device* upstream() const noexcept { return device_; }
 
-    // ---- everything else: passed on ----
-
-    [[nodiscard]] std::size_t allocation_granularity() const noexcept {
-        return device_->allocation_granularity();
-    }
     result<device_memory, status> memory() noexcept { return device_->memory(); }
-    result<stream_state, status> describe(stream_handle stream) noexcept { return device_->describe(stream); }
-    [[nodiscard]] bool permanent(stream_handle stream) const noexcept { return device_->permanent(stream); }
-    result<event_handle, status> create_event() noexcept { return device_->create_event(); }
-    status destroy_event(event_handle event) noexcept { return device_->destroy_event(event); }
-    status record(event_handle event, stream_handle stream) noexcept {
-        return device_->record(event, stream);
-    }
-    status query(event_handle event) noexcept { return device_->query(event); }
-    status synchronize(event_handle event) noexcept { return device_->synchronize(event); }
-    status synchronize(stream_handle stream) noexcept { return device_->synchronize(stream); }
-    status wait(stream_handle stream, event_handle event) noexcept { return device_->wait(stream, event); }
 
     // ---- limits, as they are now ----
 
@@ -354,7 +316,6 @@ class metered {
         a.held = now->reserved;
     }
 
-    Device* device_;
     meter* meter_;
     std::mutex
         mutex_; ///< guards what follows, and keeps the bytes a pool holds from changing between reads, and a

@@ -4,7 +4,10 @@
 /// `publisher`: shows a view's arenas to `tenure top` and other readers, while it lives and if it is asked to.
 ///
 ///     arenas_view view;
-///     publisher shown(view);                     does nothing unless TENURE_PUBLISH=1
+///     publisher shown(view, {.when = publish::always});
+///
+/// `environment` has one for every process with TENURE_PUBLISH=1, which shows all arenas there are; a process has one page, so
+/// another that would do the same does nothing.
 ///
 /// Asked to, it writes the page (`published_page.hpp`) ten times a second from a thread of its own; the threads that
 /// allocate notice nothing but that the tree's lock and then each pool's are taken for a moment, for their counters. Not asked
@@ -35,6 +38,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <thread>
 
 #include <signal.h>
@@ -66,7 +70,10 @@ class publisher {
             const signals_blocked here; // the program's signals are for its own threads
             worker_->thread = std::thread([this] { run(*worker_); });
         } catch (const std::exception& e) {
-            std::fprintf(stderr, "tenure: arenas are not published: %s\n", e.what());
+            const auto* const failed = dynamic_cast<const std::system_error*>(&e);
+            const bool is_there = failed != nullptr && failed->code() == std::errc::file_exists;
+            if (!is_there || options.when != publish::if_asked)
+                std::fprintf(stderr, "tenure: arenas are not published: %s\n", e.what());
             worker_.reset();
             page_.reset();
         }

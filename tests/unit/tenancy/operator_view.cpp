@@ -276,6 +276,10 @@ TEST_CASE("what the environment says holds for a program that does not ask it", 
             for (const arena_row& r : read_page(file).rows) paths.push_back(r.path);
         }
         CHECK(paths == std::vector<std::string>{"gpu", "gpu/org", "gpu/org/alice", "gpu/bob"});
+        const arenas_view view;
+        const publisher second(view); // all is shown already
+        CHECK(second.file().empty());
+        CHECK(fs::exists(file));
     }
     CHECK(environment::instance().page().empty());
     CHECK(pages.empty()); // with the last arena the page goes
