@@ -1,12 +1,20 @@
 // Several worker processes share one GPU, each with arenas of its own. Watch them: tenure top
 //
-//     shared_gpu [workers] [steps]       on the simulated device, which each worker has for itself
+//     shared_gpu [workers] [steps]            on the simulated device, which each worker has for itself
+//     shared_gpu_cuda [workers] [steps]       on GPU 0, which they share; the same source
 //
 // Nothing crosses processes here: what a worker may have of the card is the operating system's and the driver's business
-// (MPS, MIG, a container), and is read at its start. Within a worker, arenas divide it exactly. On a GPU the device is
-// tenure::cuda::device; under MPS start the workers with CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, see docs/shared-gpu.md.
+// (MPS, MIG, a container), and is read at its start. Within a worker, arenas divide it exactly. Where an MPS daemon runs,
+// each worker is a client of it with a limit of 12 GiB, unless CUDA_MPS_PINNED_DEVICE_MEM_LIMIT says otherwise; how to start
+// one is in docs/shared-gpu.md. TENURE_ARENAS and TENURE_PUBLISH hold without a word about them here.
 
 #include <tenure/tenure.hpp>
+
+#if defined(TENURE_EXAMPLE_ON_GPU)
+#include <tenure/device/cuda_device.hpp>
+
+#include <cuda_runtime_api.h>
+#endif
 
 #include <chrono>
 #include <cstdio>
@@ -22,26 +30,50 @@ using namespace tenure::literals;
 
 namespace {
 
-using device = tenure::sim::device;
+#if defined(TENURE_EXAMPLE_ON_GPU)
+/// GPU 0, with a stream of this program.
+struct device : tenure::cuda::device {
+    device() : tenure::cuda::device(0) {}
+    static tenure::stream_handle create_stream() {
+        cudaStream_t s = nullptr;
+        return cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking) == cudaSuccess ? s : nullptr;
+    }
+    static void destroy_stream(tenure::stream_handle s) { (void)cudaStreamDestroy(s); }
+};
+bool there_is_a_gpu() {
+    int n = 0;
+    return cudaGetDeviceCount(&n) == cudaSuccess && n > 0;
+}
+#else
+struct device : tenure::sim::device {
+    device() : tenure::sim::device({.capacity = 16_GiB}) {}
+};
+bool there_is_a_gpu() {
+    return true;
+}
+#endif
 using arena = tenure::arena<tenure::caching_pool, device>;
 
-/// What an operator says of a worker's arenas, unless TENURE_ARENAS says otherwise.
+/// What a worker's arenas may have, where TENURE_ARENAS says nothing else.
 constexpr const char* limits = "worker        max=none\n"
                                "worker/model  min=2GiB max=6GiB\n"
                                "worker/batch  max=1GiB high=768MiB\n";
 
+constexpr int no_gpu = 77; // what test programs exit with where they cannot run
+
 /// One worker. Returns: its exit status.
 int work(int number, int steps) {
-    device gpu{{.capacity = 16_GiB}};
+    ::setenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=12G",
+             0); // read by MPS, where there is one, and by `sources_of`
+    if (!there_is_a_gpu()) return no_gpu;
+    device gpu;
 
     // What this process may have, whoever set the limit.
     tenure::capacity_watch card(tenure::sources_of(gpu));
 
-    tenure::arena_config config = tenure::arena_config::from_environment();
-    if (config.empty()) config = tenure::arena_config::parse(limits, "built in");
+    const tenure::arena_config config = tenure::arena_config::parse(limits, "built in");
     tenure::group_options root;
     config.apply("worker", root);
-    root.name = "worker" + std::to_string(number);
     root.max = std::min(root.max, card.capacity());
     tenure::arena_group worker(root);
 
@@ -51,13 +83,6 @@ int work(int number, int steps) {
     config.apply("worker/batch", for_batch);
     arena model(worker, gpu, for_model);
     arena batch(worker, gpu, for_batch);
-
-    // Shown to `tenure top` if TENURE_PUBLISH=1; otherwise this does nothing.
-    tenure::arenas_view view;
-    const auto seen_worker = view.add(worker);
-    const auto seen_model = view.add(model);
-    const auto seen_batch = view.add(batch);
-    const tenure::publisher shown(view);
 
     tenure::stream_handle stream = gpu.create_stream();
     void* const weights = model.allocate(stream, 3_GiB);
@@ -77,7 +102,8 @@ int work(int number, int steps) {
     std::printf("worker %d: capacity %s, %d of %d steps refused, batch peak %s\n", number,
                 tenure::format_bytes(card.capacity()).c_str(), refused, steps,
                 tenure::format_bytes(batch.limits().peak).c_str());
-    const bool good = refused == steps / 5 && batch.limits().peak <= batch.limits().max &&
+    const bool too_small = batch.limits().max < 1600_MiB; // of every five batches one does not fit
+    const bool good = (refused == (too_small ? steps / 5 : 0)) && batch.limits().peak <= batch.limits().max &&
                       model.usage().allocated.current == 0;
     gpu.destroy_stream(stream);
     return good ? EXIT_SUCCESS : EXIT_FAILURE;
@@ -107,8 +133,10 @@ int main(int argc, char** argv) {
     int status = EXIT_SUCCESS;
     for (const pid_t child : children) {
         int ended = 0;
-        if (waitpid(child, &ended, 0) != child || !WIFEXITED(ended) || WEXITSTATUS(ended) != EXIT_SUCCESS)
+        if (waitpid(child, &ended, 0) != child || !WIFEXITED(ended))
             status = EXIT_FAILURE;
+        else if (WEXITSTATUS(ended) != EXIT_SUCCESS)
+            status = WEXITSTATUS(ended);
     }
     return status;
 }

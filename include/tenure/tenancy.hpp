@@ -16,6 +16,7 @@
 #include <tenure/tenancy/arenas_text.hpp>
 #include <tenure/tenancy/arenas_view.hpp>
 #include <tenure/tenancy/capacity.hpp>
+#include <tenure/tenancy/environment.hpp>
 #include <tenure/tenancy/hub.hpp>
 #include <tenure/tenancy/hub_stock.hpp>
 #include <tenure/tenancy/limits.hpp>

@@ -269,23 +269,29 @@ TEST_CASE("after the ladder exactly what the oracle grants is granted, and nobod
                     live.pop_back();
                     arenas[b.arena]->deallocate(default_stream, b.at, block);
                     truth.nodes[static_cast<std::size_t>(node_of[b.arena])].own -= block;
-                } else if (test::chance(rng, 50)) {
+                } else if (test::chance(rng, 50)) { // of an arena, or of a group
+                    const std::size_t g = test::below(rng, 2 * groups.size());
+                    const int u = g < groups.size() ? static_cast<int>(g) + 1 : v;
+                    oracle_node& guaranteed = truth.nodes[static_cast<std::size_t>(u)];
                     const std::size_t min = test::below(rng, 6) * block;
-                    bool expected = min <= o.max;
-                    if (expected && min > o.min) {
-                        const std::size_t sum = truth.min_sum(o.parent);
-                        const std::size_t room = truth.nodes[static_cast<std::size_t>(o.parent)].max;
-                        expected = sum <= room && min - o.min <= room - sum;
+                    bool expected = min <= guaranteed.max;
+                    if (expected && min > guaranteed.min) {
+                        const std::size_t sum = truth.min_sum(guaranteed.parent);
+                        const std::size_t room = truth.nodes[static_cast<std::size_t>(guaranteed.parent)].max;
+                        expected = sum <= room && min - guaranteed.min <= room - sum;
                     }
-                    // Its own idle bytes count here: a guarantee takes from others only.
+                    // Idle bytes of its own count here: a guarantee takes from others only.
                     oracle held = truth;
-                    held.nodes[static_cast<std::size_t>(v)].own = arenas[a]->limits().own;
-                    expected = expected && held.grants(v, false, [&](oracle& t) {
-                        t.nodes[static_cast<std::size_t>(v)].min = min;
+                    for (std::size_t k = 0; k < arenas.size(); ++k)
+                        if (node_of[k] == u || truth.below(node_of[k], u))
+                            held.nodes[static_cast<std::size_t>(node_of[k])].own = arenas[k]->limits().own;
+                    expected = expected && held.grants(u, false, [&](oracle& t) {
+                        t.nodes[static_cast<std::size_t>(u)].min = min;
                     });
-                    CAPTURE(round, step, a, min);
-                    REQUIRE((arenas[a]->set_min(min) == status::ok) == expected);
-                    if (expected) o.min = min;
+                    CAPTURE(round, step, u, min);
+                    const status s = u == v ? arenas[a]->set_min(min) : groups[g]->set_min(min);
+                    REQUIRE((s == status::ok) == expected);
+                    if (expected) guaranteed.min = min;
                 } else {
                     arenas[a]->trim(test::below(rng, 4) * block);
                 }
@@ -298,6 +304,7 @@ TEST_CASE("after the ladder exactly what the oracle grants is granted, and nobod
                 REQUIRE(a->set_min(0) == status::ok);
                 a->trim(0);
             }
+            for (auto& g : groups) REQUIRE(g->set_min(0) == status::ok);
             REQUIRE(gpu.limits().charged == 0);
             REQUIRE(gpu.limits().used == 0);
             arenas.clear();
@@ -388,6 +395,82 @@ TEST_CASE("with threads no level passes its max, every guarantee is kept, and al
         between.trim(0);
         CHECK(device.reserved() == 0);
     }
+}
+
+TEST_CASE("racing takers in the ladder: whoever stays within the sum is never refused",
+          "[model][tenancy][threads]") {
+    // Threads share tokens, one for each block that there is, and ask only with one in their hand. So at every instant there
+    // is room, or idle memory with somebody, for each request that is under way, and every refusal is one too many.
+    constexpr std::size_t block = 2_MiB;
+    constexpr std::size_t tenants = 5;
+    constexpr std::size_t threads_of_each = 2;
+    std::mt19937_64 rng(test::seed());
+    CAPTURE(test::seed());
+    std::size_t reclaimed = 0;
+    for (int round = 0; round < rounds(4); ++round) {
+        const std::size_t all = 10 + test::below(rng, 20);
+        const bool device_is_short = test::chance(rng, 50); // else the tree is
+        sim::device device({.capacity = all * block, .cost = sim::costs::zero(), .check_overlap = false});
+        sim_hub between(device);
+        {
+            arena_group gpu({.name = "gpu", .max = device_is_short ? no_limit : all * block});
+            arena_group org(gpu, {.name = "org"});
+            std::vector<std::unique_ptr<tenant>> arenas;
+            for (std::size_t a = 0; a < tenants; ++a)
+                arenas.push_back(std::make_unique<tenant>(a < 2 ? gpu : org, between,
+                                                          arena_options{.name = "arena"},
+                                                          pool_options{.segment_bytes = block}));
+            std::atomic<std::size_t> tokens{all};
+            std::atomic<std::size_t> ready{0};
+            std::atomic<std::uint64_t> refused{0};
+            std::vector<std::thread> threads;
+            for (std::size_t t = 0; t < threads_of_each * tenants; ++t)
+                threads.emplace_back([&, t, seed = rng()] {
+                    std::mt19937_64 mine(seed);
+                    tenant& here = *arenas[t % tenants];
+                    std::vector<void*> live;
+                    const auto free_one = [&] {
+                        here.deallocate(default_stream, live.back(), block);
+                        live.pop_back();
+                        ++tokens;
+                    };
+                    ++ready;
+                    while (ready < threads_of_each * tenants) std::this_thread::yield();
+                    unsigned growing = 60; // percent; changes, so that memory has to change hands
+                    for (int step = 0; step < 2000; ++step) {
+                        if (step % 50 == 0) growing = 100 - growing;
+                        std::size_t left = tokens;
+                        if (test::chance(mine, growing) && left != 0 &&
+                            tokens.compare_exchange_strong(left, left - 1)) {
+                            if (const auto r = here.try_allocate(default_stream, block)) {
+                                live.push_back(*r);
+                            } else {
+                                ++refused;
+                                ++tokens;
+                            }
+                        } else if (!live.empty()) {
+                            free_one();
+                        }
+                        if (test::chance(mine, 1)) here.trim(0);
+                    }
+                    while (!live.empty()) free_one();
+                });
+            for (auto& t : threads) t.join();
+            CAPTURE(round, device_is_short, all);
+            CHECK(refused == 0);
+            for (auto& a : arenas) {
+                reclaimed += a->limits().reclaimed;
+                CHECK(a->validate());
+                a->trim(0);
+            }
+            CHECK(device.reserved_peak() <= all * block);
+            CHECK(gpu.limits().used == 0);
+            CHECK(gpu.limits().open == 0);
+        }
+        between.trim(0);
+        CHECK(device.reserved() == 0);
+    }
+    CHECK(reclaimed > 0); // or nothing was tested
 }
 
 TEST_CASE("racing requests at a limit: none over, no innocent refused", "[model][tenancy][threads]") {

@@ -50,6 +50,8 @@ class sim_canary_memory {
         return true;
     }
 
+    stream_handle quiet_stream() noexcept { return *device_->own_stream(); }
+
     template <class F>
     void collect(bool wait, F&& f) noexcept {
         for (;;) {

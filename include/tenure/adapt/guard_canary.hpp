@@ -13,7 +13,8 @@
 /// as many to the host), nothing is waited for, and a damage is *reported later*: at the first call after the copy has
 /// passed, or by `flush`, or at destruction; at once by `deallocate_sync`. It is `misuse_kind::overrun` with the offset of the
 /// first byte that was changed. Written bytes that happen to equal the canary are not noticed; neither is what is written
-/// further away (`unmapped_guard` finds that).
+/// further away (`unmapped_guard` finds that). `release` checks nothing: the stream on which that would have to be enqueued,
+/// that of the allocation, may be gone by then.
 ///
 /// Off, it is not there: a program that does not name it has none of it. With `every = k` only each k-th block is guarded.
 ///
@@ -39,6 +40,7 @@ namespace tenure {
 /// |---|---|
 /// | `m.fill(s, p, n)` | noexcept: n canary bytes at p, in the order of `s`. Returns whether that was enqueued |
 /// | `m.check(s, p, n, block)` | noexcept: the bytes are read in the order of `s`. Returns whether that was enqueued |
+/// | `m.quiet_stream()` | noexcept: a stream to read on what nobody uses any more |
 /// | `m.collect(wait, f)` | noexcept: f(block, p - block, offset in the block of the first wrong byte) for each check that has come back and found one; all that are under way, if `wait` |
 ///
 /// Thread-safe. Where a stream is being captured both answer false and enqueue nothing.
@@ -49,6 +51,8 @@ concept canary_memory = requires(M& m, stream_handle s, void* p, std::size_t n,
     noexcept->std::same_as<bool>;
     { m.check(s, p, n, p) }
     noexcept->std::same_as<bool>;
+    { m.quiet_stream() }
+    noexcept->std::same_as<stream_handle>;
     { m.collect(true, f) }
     noexcept;
 };
@@ -119,13 +123,15 @@ class guard_canary {
     }
 
     void deallocate_sync(void* p, std::size_t bytes, std::size_t alignment = default_alignment) noexcept {
-        if (check(default_stream, p, bytes)) collect(true); // before others may have it
+        if (check(memory_->quiet_stream(), p, bytes)) collect(true); // before others may have it
         upstream_->deallocate_sync(p, bytes, alignment);
     }
 
-    /// On the stream of the allocation, as upstream frees it.
     void release(void* p) noexcept {
-        check(std::nullopt, p, std::nullopt);
+        {
+            const std::lock_guard lock(mutex_);
+            (void)guarded_.take(p);
+        }
         upstream_->release(p);
         collect(false);
     }
@@ -143,7 +149,6 @@ class guard_canary {
   private:
     struct guarded_block {
         std::size_t bytes = 0;
-        stream_handle stream = default_stream;
     };
 
     static void* behind(void* p, std::size_t bytes) noexcept { return static_cast<std::byte*>(p) + bytes; }
@@ -157,19 +162,19 @@ class guard_canary {
         if (!memory_->fill(stream, behind(p, bytes), slack(bytes))) return;
         const std::lock_guard lock(mutex_);
         try {
-            guarded_.insert(p, {bytes, stream});
+            guarded_.insert(p, {bytes});
         } catch (...) { // no host memory: it goes unguarded
         }
     }
 
     /// Returns: whether a check is under way.
-    bool check(std::optional<stream_handle> stream, void* p, std::optional<std::size_t> bytes) noexcept {
+    bool check(stream_handle stream, void* p, std::size_t bytes) noexcept {
         std::optional<guarded_block> b;
         {
             const std::lock_guard lock(mutex_);
-            b = bytes ? guarded_.take(p, *bytes) : guarded_.take(p);
+            b = guarded_.take(p, bytes);
         }
-        return b && memory_->check(stream.value_or(b->stream), behind(p, b->bytes), slack(b->bytes), p);
+        return b && memory_->check(stream, behind(p, bytes), slack(bytes), p);
     }
 
     void collect(bool wait) noexcept {

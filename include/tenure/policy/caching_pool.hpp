@@ -359,11 +359,16 @@ class caching_pool : public holding<caching_pool<Device>> {
 
     /// Returns: how many bytes have to be given back before `bytes` can be bought, as far as one can know.
     std::size_t missing(std::size_t bytes) noexcept {
-        allocation_failure f;
-        f.driver_status = status::over_limit; // asks who would refuse
-        device_->explain(f);
-        if (f.max == no_limit || f.used > f.max || f.max - f.used >= bytes) return bytes;
-        return bytes - (f.max - f.used);
+        std::size_t room = 0;
+        if constexpr (requires { device_->room(); }) {
+            room = device_->room();
+        } else {
+            allocation_failure f;
+            f.driver_status = status::over_limit; // asks who would refuse
+            device_->explain(f);
+            if (f.max != no_limit && f.used <= f.max) room = f.max - f.used;
+        }
+        return room < bytes ? bytes - room : bytes;
     }
 
     // ---- free ----

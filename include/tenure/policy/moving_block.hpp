@@ -28,6 +28,7 @@ enum class move_refusal : std::uint8_t {
     in_use,        ///< other streams use it, or a captured graph does
     over_limit,    ///< the new owner, or a level above it, has no room; see `meter::last_refusal`
     host_memory,   ///< there was none
+    device,        ///< it did not wipe what lies around the block
 };
 
 constexpr const char* to_string(move_refusal r) noexcept {
@@ -38,6 +39,7 @@ constexpr const char* to_string(move_refusal r) noexcept {
     case move_refusal::in_use: return "in_use";
     case move_refusal::over_limit: return "over_limit";
     case move_refusal::host_memory: return "host_memory";
+    case move_refusal::device: return "device";
     }
     return "unknown";
 }

@@ -13,7 +13,9 @@
 ///
 /// Not caught: writes within the rounding to the alignment (`guard_canary` finds those), and before the block's granule.
 /// Unguarded, and so the pool's: what is allocated during a capture or by `allocate_sync`, what needs an alignment above the
-/// granule, is larger than `max_bytes`, or cannot be had guarded; nothing fails because of the guard.
+/// granule, is larger than `max_bytes`, or cannot be had guarded. Before the pool's refusal stands, what freed guarded blocks
+/// hold goes back to the device, as far as the work on it has passed, and the pool is asked again. But a live guarded block
+/// takes a granule where the pool would have found a place for a small one: under a tight limit that can be the difference.
 ///
 /// Used as a policy, `arena<guarded_pool, Device>`, its memory is charged as the pool's is.
 ///
@@ -80,17 +82,25 @@ class unmapped_guard {
     // ---- resource ----
 
     void* allocate(stream_handle stream, std::size_t bytes, std::size_t alignment = default_alignment) {
-        if (void* const p = allocate_guarded(stream, bytes, alignment)) return p;
-        return pool_->allocate(stream, bytes, alignment);
+        const allocate_result r = try_allocate(stream, bytes, alignment);
+        if (!r) throw_failure(r.error());
+        return *r;
     }
 
     allocate_result try_allocate(stream_handle stream, std::size_t bytes,
                                  std::size_t alignment = default_alignment) noexcept {
         if (void* const p = allocate_guarded(stream, bytes, alignment)) return p;
-        return pool_->try_allocate(stream, bytes, alignment);
+        allocate_result r = pool_->try_allocate(stream, bytes, alignment);
+        if (!r && reap(true) != 0) r = pool_->try_allocate(stream, bytes, alignment);
+        return r;
     }
 
     void* allocate_sync(std::size_t bytes, std::size_t alignment = default_alignment) {
+        try {
+            return pool_->allocate_sync(bytes, alignment);
+        } catch (const out_of_memory&) {
+            if (reap(true) == 0) throw;
+        }
         return pool_->allocate_sync(bytes, alignment);
     }
 
@@ -112,17 +122,17 @@ class unmapped_guard {
         if (!*r) report_misuse(r->error());
     }
 
+    /// The streams of a guarded block may be gone by now, so it goes back when the whole device was waited for.
     void release(void* p) noexcept {
-        std::optional<stream_handle> stream;
         std::size_t bytes = 0;
         {
             const std::lock_guard lock(mutex_);
             if (const auto it = live_.find(to_address(p)); it != live_.end()) {
-                stream = it->second.stream;
                 bytes = it->second.bytes;
+                it->second.after_device = true;
             }
         }
-        const std::optional<deallocate_result> r = free_guarded(p, bytes, {stream});
+        const std::optional<deallocate_result> r = free_guarded(p, bytes, {});
         if (!r) return pool_->release(p);
         if (!*r) report_misuse(r->error());
     }
@@ -131,10 +141,15 @@ class unmapped_guard {
         {
             const std::lock_guard lock(mutex_);
             if (const auto it = live_.find(to_address(p)); it != live_.end()) {
+                const result<stream_state, status> now = device_->describe(stream);
+                if (now && now->capturing()) {
+                    it->second.captured = true;
+                    return;
+                }
                 try {
                     it->second.uses.push_back(stream);
-                } catch (...) { // all of the device is waited for instead
-                    it->second.wait_for_all = true;
+                } catch (...) {
+                    it->second.after_device = true;
                 }
                 return;
             }
@@ -168,9 +183,9 @@ class unmapped_guard {
         return u;
     }
 
-    /// Effects: guarded ranges whose work has passed go back too.
+    /// Effects: guarded ranges whose work has passed go back too. May wait for the device, as giving back does.
     std::size_t trim(std::size_t bytes_to_keep) {
-        std::size_t gone = reap();
+        std::size_t gone = reap(true);
         std::size_t held = 0;
         {
             const std::lock_guard lock(mutex_);
@@ -235,13 +250,13 @@ class unmapped_guard {
         std::size_t bytes = 0; ///< as requested
         stream_handle stream = default_stream;
         std::vector<stream_handle> uses{};
-        bool wait_for_all = false;
+        bool after_device = false; ///< not all that it was used on is known, or can be asked
+        bool captured = false;     ///< used in a capture: a graph may use it at any time
     };
     /// A freed block, and what has to pass before it can go.
     struct leaving {
         block what;
         std::vector<event_handle> events{};
-        bool wait_for_all = false; ///< an event could not be recorded
     };
 
     [[nodiscard]] std::size_t allocated_bytes(const block& b) const noexcept {
@@ -256,7 +271,7 @@ class unmapped_guard {
             const std::lock_guard lock(mutex_);
             if (number_++ % every_ != 0) return nullptr;
         }
-        (void)reap();
+        (void)reap(false);
         const result<stream_state, status> now = device_->describe(stream);
         if (!now || now->capturing()) return nullptr;
         block b;
@@ -304,7 +319,7 @@ class unmapped_guard {
         return device_->free_address(b.base, b.mapped + device_->allocation_granularity());
     }
 
-    /// Effects: frees the block if it is a guarded one; without `stream`, all work on it is over.
+    /// Effects: frees the block if it is a guarded one; without `stream`, no stream has to be asked.
     /// Returns: nothing if the pool is to be asked.
     std::optional<deallocate_result> free_guarded(void* p, std::size_t bytes,
                                                   std::optional<stream_handle> stream) noexcept {
@@ -328,25 +343,30 @@ class unmapped_guard {
         counts_.requested.subtract(bytes);
         counts_.blocks.subtract(1);
         counts_.pending += allocated_bytes(l.what);
-        l.wait_for_all = l.what.wait_for_all;
-        if (stream) record(l, *stream);
-        for (const stream_handle s : l.what.uses) record(l, s);
+        if (stream) {
+            record(l, *stream);
+            for (const stream_handle s : l.what.uses) record(l, s);
+        }
         leaving_.push_back(std::move(l)); // there is room
         return deallocate_result(freed{});
     }
 
     void record(leaving& l, stream_handle stream) noexcept {
         const result<stream_state, status> now = device_->describe(stream);
+        if (now && now->capturing()) {
+            l.what.captured = true;
+            return;
+        }
         const result<event_handle, status> event = device_->create_event();
-        if (event && now && !now->capturing() && device_->record(*event, stream) == status::ok) {
+        if (event && now && device_->record(*event, stream) == status::ok) {
             try {
                 l.events.push_back(*event);
                 return;
-            } catch (...) { // the whole device is waited for
+            } catch (...) { // no host memory to keep it
             }
         }
         if (event) (void)device_->destroy_event(*event);
-        l.wait_for_all = true; // at the end; a capture cannot be waited for
+        l.what.after_device = true;
     }
 
     void finish(leaving& l) noexcept {
@@ -355,17 +375,22 @@ class unmapped_guard {
             report_misuse({.kind = misuse_kind::driver, .pointer = l.what.base, .driver_status = s});
     }
 
-    /// Effects: what all work has passed on goes back to the device. Returns: bytes.
-    std::size_t reap() noexcept {
+    /// Effects: what all work has passed on goes back to the device; where only the device knows, it is waited for, if that
+    /// is allowed. Returns: bytes.
+    std::size_t reap(bool may_wait) noexcept {
         std::size_t bytes = 0;
         const std::lock_guard lock(mutex_);
+        const auto unknown = [](const leaving& l) { return l.what.after_device && !l.what.captured; };
+        if (may_wait && std::any_of(leaving_.begin(), leaving_.end(), unknown) &&
+            device_->synchronize() == status::ok)
+            for (leaving& l : leaving_) l.what.after_device = false;
         for (std::size_t i = 0; i < leaving_.size();) {
             leaving& l = leaving_[i];
             while (!l.events.empty() && device_->query(l.events.back()) == status::ok) {
                 (void)device_->destroy_event(l.events.back());
                 l.events.pop_back();
             }
-            if (!l.events.empty() || l.wait_for_all) {
+            if (!l.events.empty() || l.what.after_device || l.what.captured) {
                 ++i;
                 continue;
             }

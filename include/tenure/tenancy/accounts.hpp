@@ -17,7 +17,7 @@
 /// that much more than was charged.
 ///
 /// Every block has a word that names its account and size (see `block_table`), so that a free is checked before anything
-/// happens: the account must own the block, or be above a closed account that does. A wrong one is reported as `wrong_arena`
+/// happens: the account must own the block, or be above a closed account that does; the book is above all. A wrong one is reported as `wrong_arena`
 /// with both names, and changes nothing.
 ///
 /// The members of `resource` that describe memory (`usage`, `snapshot`, `trim`, `validate`) are those of the pool, because
@@ -68,7 +68,7 @@ struct account_options {
     std::string name = "account";
     std::size_t max = no_limit; ///< bytes
     /// `report`: blocks that are live when the account ends are a misuse, `live_at_destruction`; otherwise they are
-    /// expected. With each they stay live and charged to what is above, until an account above gives them back.
+    /// expected. With each they stay live and charged to what is above, until an account above, or the book, gives them back.
     leftovers at_destruction = leftovers::report;
 };
 
@@ -120,14 +120,105 @@ class accounts {
     [[nodiscard]] bool validate() const noexcept { return ledger_.validate(); }
     [[nodiscard]] Pool& pool() const noexcept { return *pool_; }
 
+    // ---- blocks that accounts have left ----
+
+    /// Effects: frees a block of an account that is closed, wherever it stood. Any other pointer is a misuse, as in `account`.
+    deallocate_result try_deallocate(stream_handle stream, void* p, std::size_t bytes,
+                                     std::size_t alignment = default_alignment) noexcept {
+        if (p == nullptr) return freed{};
+        return take_block(ledger_.root(), stream, p, bytes,
+                          [&](std::size_t n) { return pool_->try_deallocate(stream, p, n, alignment); });
+    }
+    void deallocate(stream_handle stream, void* p, std::size_t bytes,
+                    std::size_t alignment = default_alignment) noexcept {
+        if (const deallocate_result r = try_deallocate(stream, p, bytes, alignment); !r)
+            report_misuse(r.error());
+    }
+    void release(void* p) noexcept {
+        if (p == nullptr) return;
+        const deallocate_result r = take_block(ledger_.root(), default_stream, p, any_size, [&](std::size_t) {
+            pool_->release(p);
+            return deallocate_result(freed{});
+        });
+        if (!r) report_misuse(r.error());
+    }
+
   private:
     friend class account<Pool, Rounding>;
+
+    static constexpr std::size_t any_size = no_limit;
+    /// No block has this size, so that the pool says what is wrong with a pointer and frees nothing.
+    static constexpr std::size_t impossible_size = no_limit - 1;
+
+    static block_table& table() noexcept { return detail::account_blocks; }
+    static constexpr std::uint64_t word_of(std::uint64_t id, std::size_t bytes) noexcept {
+        return bytes <= detail::account_max_bytes ? id << detail::account_byte_bits | bytes : 0;
+    }
+    static constexpr std::uint64_t id_of(std::uint64_t word) noexcept {
+        return word >> detail::account_byte_bits;
+    }
+    static constexpr std::size_t bytes_of(std::uint64_t word) noexcept {
+        return word & detail::account_max_bytes;
+    }
+    static std::uint64_t read(const void* p) noexcept {
+        const block_table::word* const w = table().find(p);
+        return w == nullptr ? 0 : w->load(std::memory_order_relaxed);
+    }
+
+    /// Returns: whose charge ends with the block of that word, if `who` may end it.
+    account_state* owner_of(account_state& who, std::uint64_t word) noexcept {
+        if (id_of(word) == who.id) return &who;
+        return ledger_.closed_below(who, id_of(word));
+    }
+
+    /// Effects: the block's word is nobody's, then free_in_pool(its bytes), then its charge ends.
+    template <class F>
+    deallocate_result take_block(account_state& who, stream_handle stream, void* p, std::size_t bytes,
+                                 F&& free_in_pool) noexcept {
+        std::uint64_t word = read(p);
+        for (;;) {
+            account_state* const owner = word == 0 ? nullptr : owner_of(who, word);
+            if (owner == nullptr || !pool_->owns(p)) return classify(who, stream, p, bytes, word);
+            if (bytes != any_size && bytes != bytes_of(word))
+                return misuse{.kind = misuse_kind::size_mismatch,
+                              .pointer = p,
+                              .bytes = bytes,
+                              .expected = bytes_of(word),
+                              .owner = who.path()};
+            if (!table().find(p)->compare_exchange_strong(word, 0, std::memory_order_relaxed)) continue;
+            deallocate_result r = free_in_pool(bytes_of(word));
+            if (r) ledger_.give(*owner, Rounding{}(bytes_of(word)));
+            return r;
+        }
+    }
+
+    /// Returns: what is wrong with a pointer that is no live block of `who`.
+    misuse classify(const account_state& who, stream_handle stream, void* p, std::size_t bytes,
+                    std::uint64_t word) const noexcept {
+        misuse m{.pointer = p, .bytes = bytes, .owner = who.path()};
+        if (word != 0 && id_of(word) != who.id) {
+            account_directory::instance().with(id_of(word), [&](const account_state& a) {
+                m.kind = misuse_kind::wrong_arena;
+                m.real_owner = a.path();
+            });
+            if (m.kind == misuse_kind::wrong_arena) return m;
+        }
+        const deallocate_result r = pool_->try_deallocate(stream, p, impossible_size, default_alignment);
+        if (r) return m; // it says nothing
+        m.kind = r.error().kind == misuse_kind::size_mismatch ? misuse_kind::double_free : r.error().kind;
+        m.driver_status = r.error().driver_status;
+        m.real_owner = r.error().real_owner;
+        return m;
+    }
+
     Pool* pool_;
     account_ledger ledger_;
 };
 
 template <resource Pool, class Rounding = granule_rounding>
 class account {
+    using book_type = accounts<Pool, Rounding>;
+
   public:
     using pool_type = Pool;
 
@@ -212,8 +303,8 @@ class account {
 
     deallocate_result try_deallocate(stream_handle stream, void* p, std::size_t bytes,
                                      std::size_t alignment = default_alignment) noexcept {
-        block_table::word* const w = table().find(p);
-        std::uint64_t expected = word_of(state_->id, bytes);
+        block_table::word* const w = book_type::table().find(p);
+        std::uint64_t expected = book_type::word_of(state_->id, bytes);
         if (w == nullptr || w->load(std::memory_order_relaxed) != expected || p == nullptr ||
             !w->compare_exchange_strong(expected, 0, std::memory_order_relaxed)) [[unlikely]]
             return deallocate_slow(stream, p, bytes, alignment);
@@ -225,7 +316,7 @@ class account {
 
     void deallocate_sync(void* p, std::size_t bytes, std::size_t alignment = default_alignment) noexcept {
         if (p == nullptr) return;
-        const deallocate_result r = take_block(default_stream, p, bytes, [&](std::size_t n) {
+        const deallocate_result r = book_->take_block(*state_, default_stream, p, bytes, [&](std::size_t n) {
             pool().deallocate_sync(p, n, alignment);
             return deallocate_result(freed{});
         });
@@ -234,22 +325,24 @@ class account {
 
     void release(void* p) noexcept {
         if (p == nullptr) return;
-        const deallocate_result r = take_block(default_stream, p, any_size, [&](std::size_t) {
-            pool().release(p);
-            return deallocate_result(freed{});
-        });
+        const deallocate_result r =
+            book_->take_block(*state_, default_stream, p, book_type::any_size, [&](std::size_t) {
+                pool().release(p);
+                return deallocate_result(freed{});
+            });
         if (!r) report_misuse(r.error());
     }
 
     void record_use(void* p, stream_handle stream) noexcept {
         if (p == nullptr) return;
-        const std::uint64_t word = read(p);
-        if (word != 0 && owner_of(word) != nullptr && pool().owns(p)) return pool().record_use(p, stream);
-        report_misuse(classify(stream, p, 0, word));
+        const std::uint64_t word = book_type::read(p);
+        if (word != 0 && book_->owner_of(*state_, word) != nullptr && pool().owns(p))
+            return pool().record_use(p, stream);
+        report_misuse(book_->classify(*state_, stream, p, 0, word));
     }
 
     [[nodiscard]] bool owns(const void* p) const noexcept {
-        return id_of(read(p)) == state_->id && pool().owns(const_cast<void*>(p));
+        return book_type::id_of(book_type::read(p)) == state_->id && pool().owns(const_cast<void*>(p));
     }
 
     [[nodiscard]] usage_counters usage() const {
@@ -278,10 +371,6 @@ class account {
     std::size_t set_max(std::size_t max) noexcept { return ledger().set_max(*state_, max); }
 
   private:
-    static constexpr std::size_t any_size = no_limit;
-    /// No block has this size, so that the pool says what is wrong with a pointer and frees nothing.
-    static constexpr std::size_t impossible_size = no_limit - 1;
-
     account(accounts<Pool, Rounding>& book, account_state& parent, account_options options)
         : book_(&book)
         , state_(&book.ledger_.open(parent, std::move(options.name), options.max))
@@ -307,29 +396,14 @@ class account {
         std::size_t bytes_;
     };
 
-    static block_table& table() noexcept { return detail::account_blocks; }
-    static constexpr std::uint64_t word_of(std::uint64_t id, std::size_t bytes) noexcept {
-        return bytes <= detail::account_max_bytes ? id << detail::account_byte_bits | bytes : 0;
-    }
-    static constexpr std::uint64_t id_of(std::uint64_t word) noexcept {
-        return word >> detail::account_byte_bits;
-    }
-    static constexpr std::size_t bytes_of(std::uint64_t word) noexcept {
-        return word & detail::account_max_bytes;
-    }
-    static std::uint64_t read(const void* p) noexcept {
-        const block_table::word* const w = table().find(p);
-        return w == nullptr ? 0 : w->load(std::memory_order_relaxed);
-    }
-
     [[nodiscard]] Pool& pool() const noexcept { return *book_->pool_; }
     [[nodiscard]] account_ledger& ledger() const noexcept { return book_->ledger_; }
 
     bool mark(void* p, std::size_t bytes) noexcept {
-        block_table::word* const w = table().make(p);
+        block_table::word* const w = book_type::table().make(p);
         if (w == nullptr) [[unlikely]]
             return false;
-        w->store(word_of(state_->id, bytes), std::memory_order_relaxed);
+        w->store(book_type::word_of(state_->id, bytes), std::memory_order_relaxed);
         return true;
     }
 
@@ -357,56 +431,12 @@ class account {
         return failure;
     }
 
-    /// Returns: whose charge ends with the block of that word, if it may end here.
-    account_state* owner_of(std::uint64_t word) const noexcept {
-        if (id_of(word) == state_->id) return state_;
-        return ledger().closed_below(*state_, id_of(word));
-    }
-
     TENURE_NOINLINE deallocate_result deallocate_slow(stream_handle stream, void* p, std::size_t bytes,
                                                       std::size_t alignment) noexcept {
         if (p == nullptr) return pool().try_deallocate(stream, p, bytes, alignment);
-        return take_block(stream, p, bytes,
-                          [&](std::size_t n) { return pool().try_deallocate(stream, p, n, alignment); });
-    }
-
-    /// Effects: the block's word is nobody's, then free_in_pool(its bytes), then its charge ends.
-    template <class F>
-    deallocate_result take_block(stream_handle stream, void* p, std::size_t bytes,
-                                 F&& free_in_pool) noexcept {
-        std::uint64_t word = read(p);
-        for (;;) {
-            account_state* const owner = word == 0 ? nullptr : owner_of(word);
-            if (owner == nullptr || !pool().owns(p)) return classify(stream, p, bytes, word);
-            if (bytes != any_size && bytes != bytes_of(word))
-                return misuse{.kind = misuse_kind::size_mismatch,
-                              .pointer = p,
-                              .bytes = bytes,
-                              .expected = bytes_of(word),
-                              .owner = state_->path()};
-            if (!table().find(p)->compare_exchange_strong(word, 0, std::memory_order_relaxed)) continue;
-            deallocate_result r = free_in_pool(bytes_of(word));
-            if (r) ledger().give(*owner, Rounding{}(bytes_of(word)));
-            return r;
-        }
-    }
-
-    /// Returns: what is wrong with a pointer that is no live block of this account.
-    misuse classify(stream_handle stream, void* p, std::size_t bytes, std::uint64_t word) const noexcept {
-        misuse m{.pointer = p, .bytes = bytes, .owner = state_->path()};
-        if (word != 0 && id_of(word) != state_->id) {
-            account_directory::instance().with(id_of(word), [&](const account_state& a) {
-                m.kind = misuse_kind::wrong_arena;
-                m.real_owner = a.path();
-            });
-            if (m.kind == misuse_kind::wrong_arena) return m;
-        }
-        const deallocate_result r = pool().try_deallocate(stream, p, impossible_size, default_alignment);
-        if (r) return m; // it says nothing
-        m.kind = r.error().kind == misuse_kind::size_mismatch ? misuse_kind::double_free : r.error().kind;
-        m.driver_status = r.error().driver_status;
-        m.real_owner = r.error().real_owner;
-        return m;
+        return book_->take_block(*state_, stream, p, bytes, [&](std::size_t n) {
+            return pool().try_deallocate(stream, p, n, alignment);
+        });
     }
 
     accounts<Pool, Rounding>* book_;

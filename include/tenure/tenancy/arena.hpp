@@ -27,8 +27,9 @@
 ///      refused at once where it would be a deadlock (see `meter::place`)
 ///   7. a typed failure that names the level that refused
 ///
-/// No step waits for work on the device, except what the policy's own options allow, and except that memory which is
-/// given back to the device waits as `cudaFree` does.
+/// No step waits for work on the device, except what the policy's own options allow, and except that segments which are
+/// given back wait as `cudaFree` does, and that what crosses from another tenant through a `hub` waits for its wipe, which
+/// is queued behind what runs on the GPU.
 ///
 /// Thread-safety: thread-safe, except construction and destruction.
 
@@ -157,7 +158,8 @@ class arena {
     /// with. Its bytes stay where they are. The destination is charged first; where both stand in one tree no level above
     /// both sees a change.
     ///
-    /// Only whole segments change owners, so the block must fill one, and no other stream and no graph may use it. Pools
+    /// Only whole segments change owners, so the block must fill one, and no other stream and no graph may use it. Where it
+    /// was rounded up for that, a `hub` wipes the rest before, and waits for the device to do so. Pools
     /// over segments can do this (`best_fit_pool`, `buddy_pool`, `slab_pool`); others refuse. Requires: nobody else
     /// uses `p` through either arena meanwhile.
     /// Returns: why it cannot be, if so; then nothing has changed.
@@ -177,12 +179,13 @@ class arena {
     /// Returns: what the arena holds and may hold, taken at one instant.
     [[nodiscard]] meter_reading limits() const noexcept { return core_->node().read(); }
 
-    /// Effects: the limit is `max` bytes from now on; charges granted earlier stay, nothing is killed. Free memory
-    /// above it is given back to the device as far as it can be.
+    /// Effects: the limit is `max` bytes from now on; charges granted earlier stay, nothing is killed. Idle memory of
+    /// the arena, and of what stands under it, is given back as far as it is over the limit.
     /// Returns: bytes by which the arena is still over it.
     std::size_t set_max(std::size_t max) {
-        if (node().set_max(max) == 0) return 0;
-        policy_->trim(max);
+        const std::size_t over = node().set_max(max);
+        if (over == 0) return 0;
+        (void)node().give_up(over);
         const std::size_t charged = limits().charged;
         return charged > max ? charged - max : 0;
     }

@@ -6,6 +6,8 @@
 ///     TENURE_ARENAS=/etc/tenure/arenas.conf        a file
 ///     TENURE_ARENAS='gpu max=64GiB; gpu/org ...'   or the text itself
 ///
+/// (That variable holds for every arena and group of a process by itself: `environment.hpp`.)
+///
 ///     # one tenant a line (or up to a `;`): its path, then what it may have
 ///     gpu            max=64GiB
 ///     gpu/org        max=32GiB  min=8GiB  high=28GiB
@@ -66,6 +68,13 @@ struct arena_entry {
     tenant_limits limits{};
     std::string policy; ///< a name for the program to understand; empty: its own choice
     std::size_t line = 0;
+    /// Which of the limits the line gives; the others are the defaults.
+    struct keys {
+        bool min = false;
+        bool high = false;
+        bool max = false;
+        bool weight = false;
+    } given{};
 
     [[nodiscard]] std::string_view name() const noexcept {
         return std::string_view(path).substr(path.rfind('/') + 1); // npos + 1 is 0
@@ -119,17 +128,17 @@ class arena_config {
         return any;
     }
 
-    /// Effects: gives the options of the arena, or group, `path` the limits that were configured for it; the name becomes
-    /// the last part of `path`. Returns: whether there were any.
+    /// Effects: gives the options of the arena, or group, `path` those limits that were configured for it; the name becomes
+    /// the last part of `path`. Returns: whether there was an entry.
     template <class Options>
     bool apply(std::string_view path, Options& options) const {
         options.name = path.substr(path.rfind('/') + 1);
         const arena_entry* const e = find(path);
         if (e == nullptr) return false;
-        options.min = e->limits.min;
-        options.high = e->limits.high;
-        options.max = e->limits.max;
-        options.weight = e->limits.weight;
+        if (e->given.min) options.min = e->limits.min;
+        if (e->given.high) options.high = e->limits.high;
+        if (e->given.max) options.max = e->limits.max;
+        if (e->given.weight) options.weight = e->limits.weight;
         return true;
     }
 
@@ -243,16 +252,20 @@ class arena_config {
         };
         if (key == "max") {
             e.limits.max = bytes();
+            e.given.max = true;
         } else if (key == "high") {
             e.limits.high = bytes();
+            e.given.high = true;
         } else if (key == "min") {
             if (value == "none") fail(at_value, "min is a size; without one nothing is guaranteed");
             e.limits.min = bytes();
+            e.given.min = true;
         } else if (key == "weight") {
             const char* const end = value.data() + value.size();
             const auto [rest, error] = std::from_chars(value.data(), end, e.limits.weight);
             if (error != std::errc{} || rest != end || e.limits.weight < 1 || e.limits.weight > 10000)
                 fail(at_value, quoted(value) + ": a weight is a whole number from 1 to 10000");
+            e.given.weight = true;
         } else if (key == "policy") {
             if (value.empty()) fail(at_value, "policy needs a name");
             e.policy = value;

@@ -23,6 +23,7 @@
 #include <tenure/tenancy/arena_group.hpp>
 #include <tenure/tenancy/arena_options.hpp>
 #include <tenure/tenancy/arena_registry.hpp>
+#include <tenure/tenancy/environment.hpp>
 #include <tenure/tenancy/meter.hpp>
 #include <tenure/tenancy/metered.hpp>
 #include <tenure/tenancy/survivors.hpp>
@@ -48,7 +49,7 @@ class arena_core final : public idle_holder, public survivor {
 
     arena_core(meter* parent, arena_group* group, Device& device, arena_options options,
                policy_options policy)
-        : options_(std::move(options))
+        : options_(environment::instance().limited(parent, std::move(options)))
         , heir_(heir_of(group))
         , node_(parent, options_.name, options_.limits())
         , device_(device, node_) {
@@ -60,12 +61,14 @@ class arena_core final : public idle_holder, public survivor {
                                           },
                                           short_text(options_.name)});
         node_.attach(*this);
+        shown_ = environment::instance().show(*this);
     }
 
     arena_core(const arena_core&) = delete;
     arena_core& operator=(const arena_core&) = delete;
 
     ~arena_core() override {
+        shown_ = {};
         node_.detach();
         arena_registry::instance().leave(this);
         const misuse_scope scope(&refine, this);
@@ -74,6 +77,8 @@ class arena_core final : public idle_holder, public survivor {
 
     [[nodiscard]] const arena_options& options() const noexcept { return options_; }
     [[nodiscard]] meter& node() noexcept { return node_; }
+    [[nodiscard]] const meter& node() const noexcept { return node_; }
+    [[nodiscard]] usage_counters usage() const { return policy_->usage(); }
     [[nodiscard]] policy_type& policy() noexcept { return *policy_; }
 
     /// Effects: a core with live blocks goes to the group above, if there is one; any other is destroyed.
@@ -191,12 +196,14 @@ class arena_core final : public idle_holder, public survivor {
             }
             if (paid != status::ok) return move_refusal::over_limit;
             bool accepted = false;
-            move_refusal why =
-                move_refusal::not_supported; // the other's layout has no place for such a segment
-            try {
-                accepted = to.policy_->accept(*m);
-            } catch (...) {
-                why = move_refusal::host_memory;
+            move_refusal why = move_refusal::device;
+            if (device_.wipe_around(to_pointer(m->allocation), m->allocated, p, m->requested) == status::ok) {
+                why = move_refusal::not_supported; // the other's layout has no place for such a segment
+                try {
+                    accepted = to.policy_->accept(*m);
+                } catch (...) {
+                    why = move_refusal::host_memory;
+                }
             }
             if (!accepted) {
                 if (meter::move_charge(to.node_, node_, bytes, true) != status::ok) {
@@ -219,6 +226,14 @@ class arena_core final : public idle_holder, public survivor {
         const misuse_scope scope(&refine, this);
         try {
             return policy_->trim(bytes_to_keep);
+        } catch (...) { // host memory
+            return 0;
+        }
+    }
+
+    [[nodiscard]] std::uint64_t freed_blocks() const noexcept override {
+        try {
+            return policy_->usage().blocks.total_out;
         } catch (...) { // host memory
             return 0;
         }
@@ -261,6 +276,7 @@ class arena_core final : public idle_holder, public survivor {
                 wait_for(r, attempt);
         }
         if (!r) node_.count_failure(r.error().cause);
+        node_.forget_refusal(); // the next request has answers of its own
         if (node_.pressed()) node_.relieve();
     }
 
@@ -295,13 +311,19 @@ class arena_core final : public idle_holder, public survivor {
     /// Effects: takes idle memory of others and tries again, until that succeeds or there is none.
     template <class Attempt>
     void borrow_for(allocate_result& r, Attempt&& attempt) {
-        // While others take what was given, more is asked for; not without end.
-        for (int round = 0; round < most_rounds && !r && memory_would_help(r.error()); ++round) {
+        // While others take what was given, more is asked for; not without end. Nothing found means that there was nothing
+        // only if nobody has freed a block meanwhile where it was looked for already.
+        std::optional<free_count> before;
+        for (int round = 0; round < meter::most_rounds && !r && memory_would_help(r.error()); ++round) {
             const std::optional<shortage> missing = shortage_of(r.error());
             if (!missing || missing->bytes == 0 || missing->hopeless) return;
             const bool none = node_.borrow(missing->level, missing->bytes) == 0;
             r = attempt(); // others may have made more room than they needed
-            if (none) return;
+            if (r) return;
+            std::optional<free_count> now;
+            if (none) now = node_.count_frees(missing->level);
+            if (none && before == now) return;
+            before = now;
         }
     }
 
@@ -321,13 +343,12 @@ class arena_core final : public idle_holder, public survivor {
         }
     }
 
-    static constexpr int most_rounds = 64;
-
     const arena_options options_;
     std::weak_ptr<survivors> heir_; ///< of the group above, which may go first
     meter node_;
     metered<Device> device_;
     std::optional<policy_type> policy_; ///< always engaged between construction and destruction
+    environment::shown shown_;
 };
 
 } // namespace tenure

@@ -13,6 +13,7 @@
 /// Complexity: see `meter`. Thread-safety: thread-safe, except construction and destruction.
 
 #include <tenure/resource/resource.hpp>
+#include <tenure/tenancy/environment.hpp>
 #include <tenure/tenancy/limits.hpp>
 #include <tenure/tenancy/meter.hpp>
 #include <tenure/tenancy/survivors.hpp>
@@ -41,14 +42,10 @@ struct group_options {
 
 class arena_group {
   public:
-    /// A root.
-    explicit arena_group(group_options options) : meter_(options.name, options.limits()) {
-        meter_.on_high(std::move(options.on_high));
-    }
+    /// A root. What an operator says of it (`environment`) stands for what the options do.
+    explicit arena_group(group_options options) : arena_group(nullptr, std::move(options)) {}
     /// Throws: `not_admitted`, see `meter`.
-    arena_group(meter& parent, group_options options) : meter_(parent, options.name, options.limits()) {
-        meter_.on_high(std::move(options.on_high));
-    }
+    arena_group(meter& parent, group_options options) : arena_group(&parent, std::move(options)) {}
 
     /// The group's place in the tree, to stand others under it.
     [[nodiscard]] meter& node() noexcept { return meter_; }
@@ -113,6 +110,15 @@ class arena_group {
     [[nodiscard]] std::weak_ptr<survivors> heir() const noexcept { return survivors_; }
 
   private:
+    arena_group(meter* parent, group_options options)
+        : arena_group(environment::instance().limited(parent, std::move(options)), parent) {}
+
+    /// The same, with the operator's limits in the options.
+    arena_group(group_options options, meter* parent) : meter_(parent, options.name, options.limits()) {
+        meter_.on_high(std::move(options.on_high));
+        shown_ = environment::instance().show(*this);
+    }
+
     void foreign(const void* p, std::size_t bytes) const noexcept {
         misuse m{.kind = misuse_kind::foreign_pointer, .pointer = p, .bytes = bytes};
         m.owner = short_text(meter_.name());
@@ -122,6 +128,7 @@ class arena_group {
     meter meter_;
     const std::shared_ptr<survivors> survivors_ =
         std::make_shared<survivors>(); ///< charged to it, so destroyed before it
+    environment::shown shown_;
 };
 
 } // namespace tenure

@@ -19,7 +19,8 @@
 /// Invariants:
 ///   1. Memory crosses from one tenant to another only as a whole segment or a whole handle, and only wiped
 ///      (but see `scrub::none`): all work of the old tenant is over, then it is filled with zero, then the host has seen
-///      that end, and only then the new tenant has an address for it.
+///      that end, and only then the new tenant has an address for it. Of a block that its owner passes on, with what is in
+///      it (`arena::transfer`), that holds for the rest of its segment.
 ///   2. Memory on the shelf is shown nowhere and charged to nobody.
 ///   3. A request that the driver has no memory for finds the whole shelf given to the driver before it is refused. So
 ///      while the charges of all tenants are together at most the device's capacity, none is refused.
@@ -33,8 +34,9 @@
 ///
 /// Cost: a lock and a search by size for each piece taken or given back, instead of a driver call; wiping runs on
 /// the device's own stream at the speed of memset, and only its caller waits for it. No lock is held meanwhile.
-/// Thread-safety: thread-safe, except construction and destruction. Requires: whoever takes memory gives it back before
-/// the hub is destroyed, and outlives none of its meters.
+/// Thread-safety: thread-safe, except construction and destruction. Requires: the hub outlives every arena over it, and
+/// every group to which one of them may leave its blocks; a meter outlives the memory taken under it. So declare device,
+/// hub, groups and arenas in this order.
 
 #include <tenure/core/bits.hpp>
 #include <tenure/core/error.hpp>
@@ -128,6 +130,21 @@ class hub {
             piece->tenant = &tenant;
             piece->writer = tenant.id();
         }
+    }
+
+    /// Effects: of the segment at `allocation`, all but the block of `bytes` bytes at `p` is zero; for a block that is about to
+    /// be passed on, while its old owner may have left something before and behind it. Waits for the device then, so that
+    /// nobody writes there later. Nothing where nothing is wiped, or the block fills the segment. Returns: `ok`, or why not.
+    status wipe_around(void* allocation, std::size_t allocated, void* p, std::size_t bytes) noexcept {
+        const std::uint64_t begin = to_address(allocation);
+        const std::uint64_t end = begin + round_up(allocated, allocation_granularity());
+        const std::uint64_t block = to_address(p);
+        if (options_.wipe == scrub::none || (block == begin && block + bytes == end)) return status::ok;
+        status s = device_->synchronize();
+        if (s == status::ok && block != begin) s = wipe(allocation, block - begin, nullptr);
+        if (s == status::ok && block + bytes != end)
+            s = wipe(to_pointer(block + bytes), end - block - bytes, nullptr);
+        return s;
     }
 
     // ---- `device` ----

@@ -35,6 +35,7 @@
 ///
 /// Thread-safety: thread-safe, except construction and destruction. A ticket is thread-compatible.
 
+#include <tenure/core/bits.hpp>
 #include <tenure/core/error.hpp>
 #include <tenure/core/ordered_mutex.hpp>
 #include <tenure/core/result.hpp>
@@ -67,8 +68,18 @@ class idle_holder {
     /// not touched. Called with no lock held. Returns: bytes given back.
     virtual std::size_t give_idle(std::size_t bytes_to_keep) noexcept = 0;
 
+    /// Returns: number of blocks freed so far; each may have made idle memory. Called with no lock held.
+    [[nodiscard]] virtual std::uint64_t freed_blocks() const noexcept = 0;
+
   protected:
     ~idle_holder() = default;
+};
+
+/// How often memory may have become free below a level. While it does not change, idle memory and room only become less.
+struct free_count {
+    std::uint64_t blocks = 0;  ///< freed in the pools, see `idle_holder::freed_blocks`
+    std::uint64_t refunds = 0; ///< in the tree, and limits that changed
+    bool operator==(const free_count&) const = default;
 };
 
 /// Why a charge was refused. Sizes in bytes.
@@ -81,8 +92,7 @@ struct refusal {
     std::size_t used = 0;    ///< `charged` of that level
     std::size_t min = 0;
     std::size_t max = 0;
-    bool hopeless =
-        false; ///< more than that level's `max`, or than other tenants' `min` leave of it, ever allow
+    bool hopeless = false; ///< more than that level's `max` less the `min` of others ever allows
 };
 
 class meter {
@@ -134,8 +144,9 @@ class meter {
     /// has changed, and `last_refusal` says which level refused.
     result<ticket, status> reserve(std::size_t bytes) noexcept { return reserve(bytes, false); }
 
-    /// As `reserve`, but no charge that is not final yet refuses anybody: while a ticket is open whose end would
-    /// make room, its end is waited for.
+    /// As `reserve`, but no charge that is not final yet refuses anybody: while tickets are open that may go back and
+    /// make room, their ends are waited for, also of those that are opened meanwhile. (So may all that can be refused below:
+    /// `set_min`, `set_parent`, `move_charge` and a construction with a `min` wait in the same way.)
     /// Requires: this thread has no ticket of this tree, and who has one takes no lock that this thread holds.
     result<ticket, status> reserve_settled(std::size_t bytes) noexcept { return reserve(bytes, true); }
 
@@ -150,8 +161,17 @@ class meter {
     /// Effects: charges `bytes` bytes, limits or not: for taking back what has just been given up.
     void charge_as_of_right(std::size_t bytes) noexcept;
 
-    /// Returns: why this thread's last charge to this meter was refused, if it was.
+    /// Returns: why this thread's last charge to this meter was refused, if it was, and nobody has made it forgotten.
     [[nodiscard]] std::optional<refusal> last_refusal() const noexcept;
+
+    /// Effects: this thread's last refusal here answers no later question.
+    void forget_refusal() const noexcept;
+
+    /// Returns: bytes that could be charged at this instant, in every level; others may be faster.
+    [[nodiscard]] std::size_t room() const noexcept;
+
+    /// Returns: bytes that may be charged at the very most: the least `max` from here to the root.
+    [[nodiscard]] std::size_t limit() const noexcept;
 
     // ---- limits, at any time ----
 
@@ -199,12 +219,19 @@ class meter {
     /// free for this tenant there. Requires: the caller holds no lock of a pool. Returns: bytes given back.
     std::size_t borrow(std::uint64_t level, std::size_t missing) noexcept;
 
+    /// Returns: the counts below that level, for who found nothing there: if they did not change while it looked, then at
+    /// some instant there was nothing. Requires: as `borrow`.
+    [[nodiscard]] free_count count_frees(std::uint64_t level) noexcept;
+
     /// Effects: has idle memory at and below this meter given back, by overage and weight and none of what lies under a
     /// `min` below it, until `missing` bytes are. Returns: bytes given back.
     std::size_t give_up(std::size_t missing) noexcept;
 
     /// Effects: the same, but guarantees do not count, until at most `bytes_to_keep` bytes are used.
     std::size_t trim(std::size_t bytes_to_keep) noexcept;
+
+    /// How often who takes idle memory that others are faster to use asks for more, before it gives up.
+    static constexpr int most_rounds = 64;
 
     /// As `set_min`; where a level above has no room because of others' idle memory, that is taken.
     status admit_min(std::size_t min) noexcept;
@@ -234,6 +261,7 @@ class meter {
         std::condition_variable_any changed;    ///< something was given back, a ticket ended, a line moved
         unsigned sleepers = 0;                  ///< who wait for that
         std::uint64_t changes = 0;
+        std::uint64_t refunds = 0;
         place* first_in_line = nullptr; ///< a list, in order of coming
         place* last_in_line = nullptr;
     };
@@ -260,9 +288,19 @@ class meter {
     /// Effects: every level from `m` up is charged `after` instead of `before` for a child.
     static void carry(meter* m, std::size_t before, std::size_t after) noexcept;
     [[nodiscard]] bool grants_guarantee(std::size_t more) const noexcept;
+    /// Returns: whether it would be none, should all charges that are not final go back.
+    [[nodiscard]] static bool may_pass(const obstacle& o) noexcept;
+    /// Effects: sleeps until something has changed in the tree.
+    void sleep(locked& lock) noexcept;
+    /// Returns: the least that its parent is ever charged for it, whatever it and those below it give back.
+    [[nodiscard]] std::size_t guaranteed() const noexcept;
     void refuse(const obstacle& o, std::size_t bytes) noexcept;
     void note_pressure() noexcept;
     void notify() noexcept {
+        ++forest_->refunds;
+        notify_of_ticket();
+    }
+    void notify_of_ticket() noexcept {
         ++forest_->changes;
         if (forest_->sleepers != 0) forest_->changed.notify_all();
     }

@@ -10,26 +10,29 @@ namespace tenure {
 // ---- construction ----
 
 inline meter::meter(meter* parent, std::string_view name, const tenant_limits& limits) : name_(name) {
-    state_.min = limits.min;
     state_.high = limits.high;
     state_.max = limits.max;
     state_.weight = std::max(limits.weight, 1u);
     if (limits.min > limits.max) throw not_admitted("\"" + name_ + "\": min is above max");
     if (parent == nullptr) {
         forest_ = std::make_shared<forest>();
+        state_.min = limits.min;
         return;
     }
     forest_ = parent->forest_;
-    const locked lock(forest_->mutex);
-    if (parent->depth() + 1 >= max_tenancy_depth)
-        throw not_admitted("\"" + name_ + "\" would stand deeper than " + std::to_string(max_tenancy_depth) +
-                           " levels");
-    if (limits.min != 0 &&
-        !(parent->grants_guarantee(limits.min) && parent->obstacle_for(limits.min).level == nullptr))
-        throw not_admitted("\"" + name_ + "\": a level above has no room for min " +
-                           format_bytes(limits.min));
-    link(parent);
-    carry(parent, 0, share());
+    {
+        const locked lock(forest_->mutex);
+        if (parent->depth() + 1 >= max_tenancy_depth)
+            throw not_admitted("\"" + name_ + "\" would stand deeper than " +
+                               std::to_string(max_tenancy_depth) + " levels");
+        link(parent);
+    }
+    if (limits.min == 0 || admit_min(limits.min) == status::ok) return;
+    {
+        const locked lock(forest_->mutex);
+        unlink();
+    }
+    throw not_admitted("\"" + name_ + "\": a level above has no room for min " + format_bytes(limits.min));
 }
 
 inline meter::~meter() {
@@ -93,16 +96,13 @@ inline result<meter::ticket, status> meter::reserve(std::size_t bytes, bool sett
     for (;;) {
         const obstacle o = obstacle_for(bytes);
         if (o.level == nullptr) break;
-        const meter_reading& s = o.level->state_;
-        const std::size_t for_good = s.charged - std::min(s.charged, s.open);
-        if (!settled || s.open == 0 || for_good > s.max || o.added > s.max - for_good) {
+        if (!settled || !may_pass(o)) {
             refuse(o, bytes);
             return status::over_limit;
         }
-        ++forest_->sleepers;
-        forest_->changed.wait(lock);
-        --forest_->sleepers;
+        sleep(lock);
     }
+    forget_refusal();
     ++state_.charges;
     add(bytes);
     for (meter* m = this; m != nullptr; m = m->parent_) m->state_.open += bytes;
@@ -114,9 +114,14 @@ inline void meter::refuse(const obstacle& o, std::size_t bytes) noexcept {
     ++state_.refused;
     meter& level = *o.level;
     ++level.state_.at_max;
-    std::size_t guaranteed = 0; // to others
-    for (const meter* c = level.first_child_; c != nullptr; c = c->next_)
-        if (!(this == c || below(*c))) guaranteed += c->state_.min;
+    // What would be charged to the level if everybody had given all back, and only this were charged.
+    std::size_t least = bytes;
+    for (const meter *m = this, *from = nullptr;; from = m, m = m->parent_) {
+        for (const meter* c = m->first_child_; c != nullptr; c = c->next_)
+            if (c != from) least = saturating_add(least, c->guaranteed());
+        if (m == &level || m->parent_ == nullptr) break; // the latter on a move, when it stands nowhere
+        least = std::max(least, m->state_.min);
+    }
     last_answer& answer = last_of_thread();
     answer.asked = id_;
     refusal& why = answer.why;
@@ -128,7 +133,7 @@ inline void meter::refuse(const obstacle& o, std::size_t bytes) noexcept {
     why.max = level.state_.max;
     const std::size_t room = why.max - std::min(why.max, why.used);
     why.missing = why.used > why.max ? o.added + (why.used - why.max) : o.added - room;
-    why.hopeless = guaranteed > why.max || bytes > why.max - guaranteed;
+    why.hopeless = least > why.max;
     why.path = short_text();
     try {
         std::string path;
@@ -143,6 +148,30 @@ inline std::optional<refusal> meter::last_refusal() const noexcept {
     const last_answer& answer = last_of_thread();
     if (answer.asked != id_) return std::nullopt;
     return answer.why;
+}
+
+inline void meter::forget_refusal() const noexcept {
+    last_answer& answer = last_of_thread();
+    if (answer.asked == id_) answer.asked = 0;
+}
+
+inline std::size_t meter::room() const noexcept {
+    const locked lock(forest_->mutex);
+    std::size_t room = no_limit;
+    std::size_t guaranteed = 0; // of what comes from below, bytes that no level from here up sees
+    for (const meter* m = this; m != nullptr; m = m->parent_) {
+        const meter_reading& s = m->state_;
+        room = std::min(room, saturating_add(guaranteed, s.max - std::min(s.max, s.charged)));
+        guaranteed = saturating_add(guaranteed, s.min - std::min(s.min, s.charged));
+    }
+    return room;
+}
+
+inline std::size_t meter::limit() const noexcept {
+    const locked lock(forest_->mutex);
+    std::size_t least = no_limit;
+    for (const meter* m = this; m != nullptr; m = m->parent_) least = std::min(least, m->state_.max);
+    return least;
 }
 
 inline void meter::note_pressure() noexcept {
@@ -161,7 +190,7 @@ inline void meter::settle(std::size_t bytes, std::size_t used) noexcept {
         m->state_.peak =
             std::max(m->state_.peak, m->state_.charged - std::min(m->state_.charged, m->state_.open));
     }
-    notify();
+    notify_of_ticket(); // what was only asked for has kept nobody out
 }
 
 inline void meter::refund(std::size_t bytes) noexcept {
@@ -172,12 +201,16 @@ inline void meter::refund(std::size_t bytes) noexcept {
 
 inline status meter::move_charge(meter& from, meter& to, std::size_t bytes, bool as_of_right) noexcept {
     if (from.forest_ != to.forest_) return status::invalid_value;
-    const locked lock(from.forest_->mutex);
-    from.subtract(bytes);
-    if (const obstacle o = to.obstacle_for(bytes); o.level != nullptr && !as_of_right) {
-        to.refuse(o, bytes);
+    locked lock(from.forest_->mutex);
+    for (;;) {
+        from.subtract(bytes);
+        const obstacle o = as_of_right ? obstacle{} : to.obstacle_for(bytes);
+        if (o.level == nullptr) break;
+        const bool passes = may_pass(o);
+        if (!passes) to.refuse(o, bytes);
         from.add(bytes);
-        return status::over_limit;
+        if (!passes) return status::over_limit;
+        to.sleep(lock);
     }
     to.add(bytes);
     ++to.state_.charges;
@@ -196,6 +229,25 @@ inline void meter::charge_as_of_right(std::size_t bytes) noexcept {
 
 // ---- limits ----
 
+inline bool meter::may_pass(const obstacle& o) noexcept {
+    const meter_reading& s = o.level->state_;
+    const std::size_t for_good = s.charged - std::min(s.charged, s.open);
+    return s.open != 0 && for_good <= s.max && o.added <= s.max - for_good;
+}
+
+inline void meter::sleep(locked& lock) noexcept {
+    ++forest_->sleepers;
+    forest_->changed.wait(lock);
+    --forest_->sleepers;
+}
+
+inline std::size_t meter::guaranteed() const noexcept {
+    std::size_t below = 0;
+    for (const meter* c = first_child_; c != nullptr; c = c->next_)
+        below = saturating_add(below, c->guaranteed());
+    return std::max(below, state_.min);
+}
+
 inline bool meter::grants_guarantee(std::size_t more) const noexcept {
     std::size_t sum = 0; // at most `max`, as long as `max` was not lowered since
     for (const meter* c = first_child_; c != nullptr; c = c->next_) {
@@ -213,18 +265,24 @@ inline std::size_t meter::set_max(std::size_t max) noexcept {
 }
 
 inline status meter::set_min(std::size_t min) noexcept {
-    const locked lock(forest_->mutex);
+    locked lock(forest_->mutex);
     last_of_thread().asked = 0; // a refusal of guarantees is no matter of room
-    if (min > state_.max) return status::over_limit;
-    const std::size_t before = share();
-    const std::size_t after = std::max(state_.charged, min);
-    if (parent_ != nullptr && min > state_.min && !parent_->grants_guarantee(min - state_.min))
-        return status::over_limit;
-    if (parent_ != nullptr && after > before) {
-        if (const obstacle o = parent_->obstacle_for(after - before); o.level != nullptr) {
+    std::size_t before = 0;
+    std::size_t after = 0;
+    for (;;) {
+        if (min > state_.max) return status::over_limit;
+        before = share();
+        after = std::max(state_.charged, min);
+        if (parent_ != nullptr && min > state_.min && !parent_->grants_guarantee(min - state_.min))
+            return status::over_limit;
+        if (parent_ == nullptr || after <= before) break;
+        const obstacle o = parent_->obstacle_for(after - before);
+        if (o.level == nullptr) break;
+        if (!may_pass(o)) {
             refuse(o, after - before);
             return status::over_limit;
         }
+        sleep(lock);
     }
     state_.min = min;
     carry(parent_, before, after);
@@ -247,10 +305,7 @@ inline void meter::set_weight(unsigned weight) noexcept {
 
 inline status meter::set_parent(meter& parent) noexcept {
     if (parent.forest_ != forest_) return status::invalid_value;
-    const locked lock(forest_->mutex);
-    if (&parent == this || parent.below(*this) || parent.depth() + 1 + height() > max_tenancy_depth)
-        return status::invalid_value;
-    meter* const old = parent_;
+    locked lock(forest_->mutex);
     const auto leave = [this] {
         carry(parent_, share(), 0);
         for (meter* m = parent_; m != nullptr; m = m->parent_) {
@@ -267,15 +322,22 @@ inline status meter::set_parent(meter& parent) noexcept {
             m->state_.open += state_.open;
         }
     };
-    if (old != nullptr) leave();
-    if (!parent.grants_guarantee(state_.min)) {
+    for (;;) {
+        if (&parent == this || parent.below(*this) || parent.depth() + 1 + height() > max_tenancy_depth)
+            return status::invalid_value;
+        meter* const old = parent_;
+        if (old != nullptr) leave();
+        if (!parent.grants_guarantee(state_.min)) {
+            if (old != nullptr) enter(old);
+            return status::over_limit;
+        }
+        const obstacle o = parent.obstacle_for(share());
+        if (o.level == nullptr) break;
+        const bool passes = may_pass(o);
+        if (!passes) refuse(o, share());
         if (old != nullptr) enter(old);
-        return status::over_limit;
-    }
-    if (const obstacle o = parent.obstacle_for(share()); o.level != nullptr) {
-        refuse(o, share());
-        if (old != nullptr) enter(old);
-        return status::over_limit;
+        if (!passes) return status::over_limit;
+        sleep(lock);
     }
     enter(&parent);
     for (meter* m = &parent; m != nullptr; m = m->parent_)

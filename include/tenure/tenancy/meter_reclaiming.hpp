@@ -33,16 +33,13 @@ inline void meter::attach(idle_holder& holder) noexcept {
 inline void meter::detach() noexcept {
     locked lock(forest_->mutex);
     holder_ = nullptr; // from here on nobody comes
-    while (pins_ != 0) {
-        ++forest_->sleepers;
-        forest_->changed.wait(lock);
-        --forest_->sleepers;
-    }
+    while (pins_ != 0) sleep(lock);
 }
 
 // ---- idle memory ----
 
 inline std::size_t meter::spare_of(const meter& candidate, const meter* asking) const noexcept {
+    if (&candidate == this) return candidate.state_.own;
     std::size_t spare = std::min(candidate.state_.own, candidate.overage());
     for (const meter* m = candidate.parent_; m != nullptr && m != this && spare != 0; m = m->parent_) {
         if (asking != nullptr && (asking == m || asking->below(*m))) break; // so does all above it
@@ -109,6 +106,26 @@ inline std::size_t meter::borrow(std::uint64_t level, std::size_t missing) noexc
     return taken;
 }
 
+inline free_count meter::count_frees(std::uint64_t level) noexcept {
+    std::vector<std::pair<meter*, const idle_holder*>> all;
+    locked lock(forest_->mutex);
+    free_count count{.blocks = 0, .refunds = forest_->refunds};
+    try {
+        level_of(level).for_each_below([&](meter& m) {
+            if (m.holder_ != nullptr) all.emplace_back(&m, m.holder_);
+        });
+    } catch (...) { // no host memory: refunds alone are counted
+        return count;
+    }
+    for (const auto& [m, holder] : all) ++m->pins_;
+    lock.unlock();
+    for (const auto& [m, holder] : all) count.blocks += holder->freed_blocks();
+    lock.lock();
+    for (const auto& [m, holder] : all) --m->pins_;
+    if (forest_->sleepers != 0) forest_->changed.notify_all(); // `detach`
+    return count;
+}
+
 inline std::size_t meter::give_up(std::size_t missing) noexcept {
     locked lock(forest_->mutex);
     return take_idle(lock, *this, missing, nullptr);
@@ -121,13 +138,20 @@ inline std::size_t meter::trim(std::size_t bytes_to_keep) noexcept {
 }
 
 inline status meter::admit_min(std::size_t min) noexcept {
-    for (;;) {
-        const status s = set_min(min);
-        if (s != status::over_limit) return s;
+    std::optional<free_count> before;
+    status s = set_min(min);
+    for (int round = 0; round < most_rounds && s == status::over_limit; ++round) {
         const std::optional<refusal> why = last_refusal();
-        if (!why) return s;
-        if (borrow(why->level, why->missing) == 0) return set_min(min); // others may have made room
+        if (!why || why->hopeless) return s; // no matter of room
+        const bool none = borrow(why->level, why->missing) == 0;
+        s = set_min(min);
+        if (s != status::over_limit) return s;
+        std::optional<free_count> now;
+        if (none) now = count_frees(why->level);
+        if (none && before == now) return s;
+        before = now;
     }
+    return s;
 }
 
 // ---- pressure ----

@@ -105,7 +105,10 @@ class metered {
         return pool;
     }
 
+    /// Waits for the device: the driver keeps the memory until the frees in it have passed, and then nobody can ask any
+    /// more how much that is.
     status destroy_pool(pool_handle pool) noexcept requires pool_device<Device> {
+        if constexpr (requires { device_->synchronize(); }) (void)device_->synchronize();
         const std::lock_guard lock(mutex_);
         const status s = device_->destroy_pool(pool);
         if (s != status::ok) return s;
@@ -240,6 +243,13 @@ class metered {
 
     status synchronize() noexcept requires vmm_device<Device> { return device_->synchronize(); }
 
+    /// See `hub::wipe_around`; `ok` where the device wipes nothing.
+    status wipe_around(void* allocation, std::size_t allocated, void* p, std::size_t bytes) noexcept {
+        if constexpr (requires { device_->wipe_around(allocation, allocated, p, bytes); })
+            return device_->wipe_around(allocation, allocated, p, bytes);
+        else
+            return status::ok;
+    }
     /// Effects: tells a device that asks who has its memory that this tenant has the segment at `p` now.
     void take_over(void* p) noexcept {
         if constexpr (requires { device_->pass_on(p, *meter_); }) device_->pass_on(p, *meter_);
@@ -263,6 +273,14 @@ class metered {
     status synchronize(event_handle event) noexcept { return device_->synchronize(event); }
     status synchronize(stream_handle stream) noexcept { return device_->synchronize(stream); }
     status wait(stream_handle stream, event_handle event) noexcept { return device_->wait(stream, event); }
+
+    // ---- limits, as they are now ----
+
+    /// Returns: bytes that could be taken at this instant as far as limits go; see `meter::room`.
+    [[nodiscard]] std::size_t room() const noexcept { return meter_->room(); }
+
+    /// Returns: bytes that may be held at the very most; see `meter::limit`.
+    [[nodiscard]] std::size_t limit() const noexcept { return meter_->limit(); }
 
     /// Says whose limit it was: that of the tenant's level which refused, else the device's.
     void explain(allocation_failure& failure) noexcept {

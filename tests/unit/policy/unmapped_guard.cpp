@@ -144,3 +144,37 @@ TEST_CASE("guarded blocks are charged to their arena, and given back at its end"
     CHECK(reported[0].owner.view() == "job");
     CHECK(device.reserved() == 0);
 }
+
+TEST_CASE("what freed guarded blocks hold goes before a refusal stands", "[policy][unmapped_guard]") {
+    sim::device device({.cost = sim::costs::zero()});
+    arena<guarded_best_fit, sim::device> a(device, {.name = "a", .max = 4_MiB},
+                                           {.pool = {.segment_bytes = 2_MiB}, .every = 64});
+    const stream_handle s = device.create_stream();
+    void* const guarded = a.allocate(s, 1000);
+    REQUIRE(a.policy().guards(guarded));
+    a.deallocate(s, guarded, 1000);
+    CHECK(device.synchronize(s) == status::ok);
+    const auto r = a.try_allocate(s, 4_MiB); // all of the limit, and unguarded
+    REQUIRE(r);
+    a.deallocate(s, *r, 4_MiB);
+    void* const sync = a.allocate_sync(4_MiB, 256);
+    a.deallocate_sync(sync, 4_MiB, 256);
+}
+
+TEST_CASE("release asks no stream that may be gone, and the range goes when the device was waited for",
+          "[policy][unmapped_guard]") {
+    sim::device device({.cost = sim::costs::zero()});
+    guard_type pool(device, {.every = 1});
+    const stream_handle s = device.create_stream();
+    const stream_handle other = device.create_stream();
+    void* const p = pool.allocate(s, 1000);
+    pool.record_use(p, other);
+    device.launch(other, std::chrono::milliseconds{5});
+    device.destroy_stream(s);
+    device.destroy_stream(other);
+    pool.release(p);
+    CHECK(pool.usage().pending != 0);
+    CHECK(pool.trim(0) == device.allocation_granularity());
+    CHECK(device.reserved() == 0);
+    CHECK(device.violations() == std::vector<std::string>{});
+}

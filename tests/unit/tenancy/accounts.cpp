@@ -223,6 +223,56 @@ TEST_CASE("an account closed with live blocks is reported, and what is above can
     CHECK(b.book.validate());
 }
 
+TEST_CASE("what an account at the top has left is freed through the book", "[tenancy][account]") {
+    bank b;
+    misuse_log log;
+    void* p = nullptr;
+    void* q = nullptr;
+    account<pool_type> stranger(b.book, {.name = "stranger"});
+    {
+        account<pool_type> alice(b.book, {.name = "alice", .at_destruction = leftovers::release});
+        p = alice.allocate(b.s, 1000);
+        q = alice.allocate(b.s, 1_MiB);
+        CHECK(b.book.try_deallocate(b.s, p, 1000).error().kind == misuse_kind::wrong_arena); // it lives
+        CHECK(alice.owns(p));
+    }
+    CHECK(b.book.reading().used() == 1024 + 1_MiB);
+    CHECK(stranger.try_deallocate(b.s, p, 1000).error().kind == misuse_kind::wrong_arena);
+    CHECK(b.book.try_deallocate(b.s, p, 999).error().kind == misuse_kind::size_mismatch);
+    b.book.deallocate(b.s, p, 1000);
+    b.book.release(q);
+    CHECK(log.take().empty());
+    CHECK(b.book.try_deallocate(b.s, p, 1000).error().kind == misuse_kind::double_free);
+    int outside = 0;
+    CHECK(b.book.try_deallocate(b.s, &outside, 4).error().kind == misuse_kind::foreign_pointer);
+    CHECK(b.book.reading().charged == 0);
+    CHECK(b.pool.usage().blocks.current == 0);
+    CHECK(b.book.validate());
+}
+
+TEST_CASE("the number of an account whose blocks are still out is never another's", "[tenancy][account]") {
+    bank b;
+    misuse_log log;
+    void* p = nullptr;
+    {
+        accounts<pool_type> book(b.pool);
+        account<pool_type> gone(book, {.name = "gone", .at_destruction = leftovers::release});
+        p = gone.allocate(b.s, 1_MiB);
+    }
+    for (int i = 0; i < 8; ++i) {
+        accounts<pool_type> book(b.pool);
+        account<pool_type> next(book, {.name = "next", .max = 8_MiB});
+        CHECK_FALSE(next.owns(p));
+        void* const mine = next.allocate(b.s, 1000);
+        CHECK_FALSE(next.try_deallocate(b.s, p, 1_MiB));
+        CHECK(next.reading().used() == 1024);
+        next.deallocate(b.s, mine, 1000);
+        (void)book.drain();
+        CHECK(next.reading().charged == 0);
+    }
+    b.pool.release(p);
+}
+
 TEST_CASE("a limit may be lowered below what is held", "[tenancy][account]") {
     bank b;
     account<pool_type> alice(b.book, {.name = "alice", .max = 8_MiB});

@@ -270,3 +270,18 @@ TEST_CASE("an arena's limit holds for virtual memory", "[tenancy][arena][vmm]") 
     CHECK(dev.reserved() == 0);
     CHECK(dev.violations().empty());
 }
+
+TEST_CASE("a driver pool that goes while frees in it are pending is paid for until they have passed",
+          "[tenancy][arena][async]") {
+    sim::device dev({.cost = sim::costs::zero()});
+    meter root("root", 64_MiB);
+    const stream_handle s = dev.create_stream();
+    {
+        async_arena a(root, dev, {.name = "a"});
+        void* const p = a.allocate(s, 64_MiB);
+        dev.launch(s, std::chrono::milliseconds{5});
+        a.deallocate(s, p, 64_MiB);
+    }
+    CHECK(root.read().charged == 0);
+    CHECK(dev.reserved() == 0); // or somebody else would be granted what the driver does not have
+}

@@ -324,3 +324,113 @@ TEST_CASE("a group's set_max gives back what is idle below it", "[tenancy][arena
     a.deallocate(default_stream, live, 30_MiB);
     CHECK(org.trim(0) == 30_MiB);
 }
+
+TEST_CASE("an arena whose group went first reports what it leaves, as one without a group",
+          "[tenancy][arena][tree][misuse]") {
+    tree_world w;
+    test::misuse_log log;
+    auto org = std::make_unique<arena_group>(w.gpu, group_options{.name = "org"});
+    {
+        tenant job(*org, w.device, {.name = "job", .at_destruction = leftovers::reparent}, fine);
+        (void)job.allocate(default_stream, 10_MiB);
+        org.reset();
+        CHECK(w.gpu.limits().charged == 10_MiB); // moved up
+    }
+    REQUIRE(log.size() == 1);
+    CHECK(log[0].kind == misuse_kind::live_at_destruction);
+    CHECK(log[0].owner.view() == "job");
+}
+
+TEST_CASE("a group's guarantee keeps nobody in the group from its idle memory", "[tenancy][arena][tree]") {
+    tree_world w;
+    arena_group x(w.gpu, {.name = "x", .min = 50_MiB});
+    tenant a(x, w.device, {.name = "a"}, fine);
+    tenant b(x, w.device, {.name = "b"}, fine);
+    tenant c(w.gpu, w.device, {.name = "c"}, fine);
+    void* const mine = a.allocate(default_stream, 20_MiB);
+    b.deallocate(default_stream, b.allocate(default_stream, 30_MiB), 30_MiB);
+    void* const live = c.allocate(default_stream, 50_MiB);
+    const auto r = a.try_allocate(default_stream, 20_MiB);
+    REQUIRE(r);
+    CHECK(x.limits().charged <= 50_MiB);
+    CHECK_FALSE(c.try_allocate(default_stream, 2_MiB)); // which protects it from c
+    a.deallocate(default_stream, *r, 20_MiB);
+    a.deallocate(default_stream, mine, 20_MiB);
+    c.deallocate(default_stream, live, 50_MiB);
+    a.trim(0);
+    b.trim(0);
+    c.trim(0);
+    CHECK(x.set_min(0) == status::ok);
+}
+
+TEST_CASE("a request that no device could serve takes nothing from anybody, and is not waited for",
+          "[tenancy][arena][tree]") {
+    sim::device device({.capacity = 100_MiB, .cost = sim::costs::zero()});
+    arena_group gpu({.name = "gpu"}); // no limit: only the device refuses
+    tenant idle(gpu, device, {.name = "idle"}, fine);
+    tenant asking(gpu, device, {.name = "asking", .wait = {.limit = 10min}}, fine);
+    idle.deallocate(default_stream, idle.allocate(default_stream, 60_MiB), 60_MiB);
+    const auto r = asking.try_allocate(default_stream, 1_TiB);
+    REQUIRE_FALSE(r);
+    CHECK(r.error().cause == failure_cause::device);
+    CHECK(idle.limits().own == 60_MiB);
+    CHECK(idle.limits().reclaimed == 0);
+    CHECK(asking.limits().waits == 0);
+    const auto fits = asking.try_allocate(default_stream, 90_MiB);
+    REQUIRE(fits);
+    asking.deallocate(default_stream, *fits, 90_MiB);
+}
+
+TEST_CASE("a new arena's min is admitted however warm its neighbours are", "[tenancy][arena][tree]") {
+    tree_world w;
+    tenant idle(w.gpu, w.device, {.name = "idle"}, fine);
+    idle.deallocate(default_stream, idle.allocate(default_stream, 90_MiB), 90_MiB);
+    tenant b(w.gpu, w.device, {.name = "b", .min = 50_MiB}, fine);
+    CHECK(w.gpu.limits().charged <= 100_MiB);
+    void* const p = b.allocate(default_stream, 50_MiB);
+    CHECK_THROWS_AS(tenant(w.gpu, w.device, {.name = "c", .min = 51_MiB}), not_admitted);
+    CHECK(w.gpu.picture().size() == 3);
+    b.deallocate(default_stream, p, 50_MiB);
+    b.trim(0);
+    idle.trim(0);
+    CHECK(b.set_min(0) == status::ok);
+}
+
+TEST_CASE("a limit set below what an arena and its tenants hold takes idle memory of all of them",
+          "[tenancy][arena][tree]") {
+    tree_world w;
+    tenant a(w.gpu, w.device, {.name = "a"}, fine);
+    tenant below(a.node(), w.device, {.name = "below"}, fine);
+    a.deallocate(default_stream, a.allocate(default_stream, 20_MiB), 20_MiB);
+    void* const live = below.allocate(default_stream, 30_MiB);
+    CHECK(a.set_max(40_MiB) == 0);
+    CHECK(a.limits().charged <= 40_MiB);
+    CHECK(a.set_max(20_MiB) == 10_MiB);
+    CHECK(a.limits().own == 0);
+    below.deallocate(default_stream, live, 30_MiB);
+}
+
+TEST_CASE("a refusal of the past explains nothing that is refused later", "[tenancy][arena][tree][async]") {
+    sim::device device({.capacity = 1_GiB, .cost = sim::costs::zero()});
+    arena_group gpu({.name = "gpu", .max = 128_MiB});
+    tenant other(gpu, device, {.name = "other"}, fine);
+    arena<async_pool, sim::device> a(gpu, device,
+                                     {.name = "a", .max = 64_MiB}); // the pool's own limit, for good
+    void* const live = other.allocate(default_stream, 96_MiB);
+    const auto first = a.try_allocate(default_stream, 64_MiB);
+    REQUIRE_FALSE(first);
+    CHECK(first.error().arena.view() == "gpu");
+    CHECK_FALSE(a.node().last_refusal()); // it has been told
+    other.deallocate(default_stream, live, 96_MiB);
+    void* const p = a.allocate(default_stream, 32_MiB);
+    void* const q = a.allocate(default_stream, 32_MiB);
+    (void)a.set_max(no_limit);
+    const std::size_t warm = other.limits().own;
+    const auto r = a.try_allocate(default_stream, 32_MiB);
+    REQUIRE_FALSE(r);
+    CHECK(r.error().cause == failure_cause::arena_limit);
+    CHECK(r.error().arena.view() == "a");
+    CHECK(other.limits().own == warm); // nobody gave anything for what is not theirs to give
+    a.deallocate(default_stream, p, 32_MiB);
+    a.deallocate(default_stream, q, 32_MiB);
+}

@@ -36,6 +36,7 @@ struct cache final : idle_holder {
         ++asked;
         return own - left;
     }
+    [[nodiscard]] std::uint64_t freed_blocks() const noexcept override { return 0; }
     meter* account;
     std::size_t live;
     int asked = 0;
@@ -496,4 +497,152 @@ TEST_CASE("limits, charges and the shape of a tree may change together, from man
         CHECK(p.reading.open == 0);
     }
     CHECK(gpu.read().peak <= 1000);
+}
+
+TEST_CASE("takers that find only live bytes come to an end, however many there are",
+          "[tenancy][meter][tree][threads]") {
+    constexpr std::uint64_t holders = 16;
+    constexpr std::uint64_t takers = 8;
+    constexpr std::uint64_t calls = 20;
+    struct full final : idle_holder {
+        explicit full(meter& m) : account(&m) { m.attach(*this); }
+        ~full() { account->detach(); }
+        std::size_t give_idle(std::size_t) noexcept override {
+            std::this_thread::yield(); // others ask, too, in between
+            if (++asked < 4 * calls * takers) return 0;
+            const std::size_t own = account->read().own; // so that a livelock ends in a failure and not never
+            account->refund(own);
+            return own;
+        }
+        [[nodiscard]] std::uint64_t freed_blocks() const noexcept override { return 0; }
+        meter* account;
+        std::atomic<std::uint64_t> asked{0};
+    };
+    meter gpu("gpu", holders * 100);
+    std::vector<std::unique_ptr<meter>> meters;
+    std::vector<std::unique_ptr<full>> caches;
+    for (std::uint64_t i = 0; i < holders; ++i) {
+        meters.push_back(std::make_unique<meter>(gpu, "live", tenant_limits{.min = 10}));
+        charge(*meters.back(), 100);
+        caches.push_back(std::make_unique<full>(*meters.back()));
+    }
+    std::vector<std::unique_ptr<meter>> asking;
+    for (std::uint64_t i = 0; i < takers; ++i)
+        asking.push_back(std::make_unique<meter>(gpu, "asking", tenant_limits{}));
+    std::vector<std::thread> threads;
+    for (auto& m : asking)
+        threads.emplace_back([&m] {
+            for (std::uint64_t i = 0; i < calls; ++i) (void)m->borrow(0, 50);
+        });
+    for (auto& t : threads) t.join();
+    for (const auto& c : caches) CHECK(c->asked <= calls * takers); // once by each
+    CHECK(gpu.read().used == holders * 100);
+    caches.clear();
+    for (auto& m : meters) m->refund(100);
+}
+
+TEST_CASE("nothing found among others is an answer only while nobody frees", "[tenancy][meter][tree]") {
+    meter gpu("gpu", 100);
+    meter a(gpu, "a", {});
+    meter b(gpu, "b", {});
+    cache idle(a);
+    const free_count before = b.count_frees(0);
+    CHECK(before == b.count_frees(0));
+    CHECK_FALSE(b.reserve(101)); // a charge that was not to be had kept nobody out
+    (void)b.reserve(100);
+    CHECK(before == b.count_frees(0));
+    charge(a, 10);
+    CHECK(before == b.count_frees(0));
+    a.refund(10);
+    CHECK_FALSE(before == b.count_frees(0));
+}
+
+TEST_CASE("a new tenant's min takes others' idle memory, as set_min does", "[tenancy][meter][tree]") {
+    meter gpu("gpu", 100);
+    meter a(gpu, "a", {});
+    cache idle(a, 30);
+    charge(a, 90);
+    {
+        meter b(gpu, "b", {.min = 50});
+        CHECK(a.read().charged <= 50);
+        CHECK(gpu.read().charged <= 100);
+        CHECK(b.reserve(50));
+    }
+    CHECK(gpu.read().charged == a.read().charged);
+    charge(a, 90 - a.read().charged);
+    CHECK_THROWS_AS(meter(gpu, "b", {.min = 71}), not_admitted); // 30 are live
+    CHECK(gpu.read().charged == a.read().charged);
+    CHECK(gpu.picture().size() == 2);
+    a.refund(a.read().own);
+}
+
+TEST_CASE("what guarantees further down leave no room for is not waited for", "[tenancy][meter][tree]") {
+    meter gpu("gpu", 100);
+    meter org(gpu, "org", {});
+    meter job(org, "job", {.min = 60});
+    meter a(gpu, "a", {});
+    CHECK_FALSE(a.reserve(41));
+    CHECK(a.last_refusal()->hopeless);
+    CHECK(a.reserve(40));
+    meter beside(org, "beside", {});
+    CHECK_FALSE(beside.reserve(41));
+    CHECK(beside.last_refusal()->hopeless);
+    charge(gpu, 10);
+    CHECK_FALSE(a.reserve(40));
+    CHECK_FALSE(a.last_refusal()->hopeless);
+    gpu.refund(10);
+}
+
+TEST_CASE("changes of guarantees and places wait for charges that are not final, too",
+          "[tenancy][meter][tree][threads]") {
+    meter gpu("gpu", 100);
+    meter org(gpu, "org", {.max = 50});
+    meter a(gpu, "a", {});
+    meter b(org, "b", {});
+    charge(a, 30);
+    const auto while_open = [&](meter& m, std::size_t bytes, auto&& change) {
+        std::optional<result<meter::ticket, status>> open = m.reserve(bytes);
+        REQUIRE(*open);
+        std::atomic<bool> done{false};
+        status s = status::failed;
+        std::thread t([&] {
+            s = change();
+            done = true;
+        });
+        std::this_thread::sleep_for(std::chrono::milliseconds{5});
+        CHECK_FALSE(done);
+        open.reset(); // goes back
+        t.join();
+        CHECK(s == status::ok);
+    };
+    while_open(gpu, 60, [&] { return b.set_min(30); });
+    CHECK(b.set_min(0) == status::ok);
+    while_open(org, 40, [&] { return meter::move_charge(a, b, 20); });
+    CHECK(meter::move_charge(b, a, 20) == status::ok);
+    while_open(org, 40, [&] { return a.set_parent(org); });
+    a.refund(30);
+    CHECK(gpu.read().charged == 0);
+    CHECK(org.read().open == 0);
+}
+
+TEST_CASE("room is what could be charged now, limit what could ever be", "[tenancy][meter][tree]") {
+    meter gpu("gpu", 100);
+    meter org(gpu, "org", {.min = 30, .max = 60});
+    meter a(org, "a", {.min = 10});
+    meter b(gpu, "b", {});
+    CHECK(a.limit() == 60);
+    CHECK(b.limit() == 100);
+    CHECK(a.room() == 60);
+    CHECK(b.room() == 70);
+    charge(b, 65);
+    CHECK(a.room() == 35);   // 30 that are guaranteed, and 5
+    CHECK(org.room() == 25); // 10 of the 30 are kept for a
+    CHECK_FALSE(a.reserve(36));
+    CHECK(a.reserve(35));
+    b.refund(65);
+    CHECK(a.room() == 60);         // whatever was refused before
+    CHECK_FALSE(a.last_refusal()); // the charge was granted
+    gpu.set_max(0);
+    CHECK(a.room() == 10 + 20);
+    CHECK(b.room() == 0);
 }

@@ -3,6 +3,7 @@
 
 #include <tenure/core/units.hpp>
 #include <tenure/device/sim_device.hpp>
+#include <tenure/policy/caching/giving_back.hpp>
 #include <tenure/tenancy/metered.hpp>
 
 #include <atomic>
@@ -434,4 +435,21 @@ TEST_CASE("threads that map and release race without losing a byte", "[tenancy][
     CHECK(wrong == 0);
     CHECK(w.charged() == 0);
     CHECK(w.device.reserved() == 0);
+}
+
+TEST_CASE("a pool's limit and room are those of now, whatever was refused before", "[tenancy][metered]") {
+    sim::device device({.cost = sim::costs::zero()});
+    meter gpu("gpu", 100_MiB);
+    meter alice(gpu, "alice", {.max = 40_MiB});
+    metered<sim::device> paid(device, alice);
+    gpu.reserve(90_MiB).value().commit();
+    CHECK_FALSE(paid.allocate(20_MiB)); // by the level above, of 100 MiB
+    CHECK(paid.room() == 10_MiB);
+    CHECK(caching::memory_limit(paid) == 40_MiB);
+    gpu.refund(90_MiB);
+    CHECK(paid.room() == 40_MiB);
+    CHECK(caching::memory_limit(paid) == 40_MiB);
+    CHECK(caching::memory_limit(device) == large_device);
+    (void)alice.set_max(no_limit);
+    CHECK(caching::memory_limit(paid) == 100_MiB);
 }

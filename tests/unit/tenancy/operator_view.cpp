@@ -6,6 +6,7 @@
 #include <tenure/tenancy/arena_group.hpp>
 #include <tenure/tenancy/arenas_text.hpp>
 #include <tenure/tenancy/arenas_view.hpp>
+#include <tenure/tenancy/environment.hpp>
 #include <tenure/tenancy/publisher.hpp>
 
 #include "support/catch.hpp"
@@ -244,4 +245,44 @@ TEST_CASE("a publisher does nothing unless it is asked", "[tenancy][page]") {
     CHECK(here.empty());
     const publisher nowhere(view, {.when = publish::always, .folder = "/nonexistent"});
     CHECK(nowhere.file().empty()); // said on stderr
+}
+
+TEST_CASE("what the environment says holds for a program that does not ask it", "[tenancy][environment]") {
+    const folder pages;
+    ::setenv("TENURE_ARENAS",
+             "gpu max=6GiB; gpu/org min=2GiB; gpu/org/* max=512MiB; gpu/bob max=none weight=7", 1);
+    ::setenv("TENURE_PUBLISH", "1", 1);
+    ::setenv("TENURE_PUBLISH_DIR", pages.path.c_str(), 1);
+    environment::instance().read_again();
+    {
+        machine m; // with limits of its own
+        CHECK(m.gpu.limits().max == 6_GiB);
+        CHECK(m.gpu.name() == "gpu");
+        CHECK(m.org.limits().min == 2_GiB);
+        CHECK(m.org.limits().max == 4_GiB); // nothing was said of that
+        CHECK(m.alice.limits().max == 512_MiB);
+        CHECK(m.bob.limits().weight == 7);
+        CHECK_FALSE(m.alice.try_allocate(default_stream, 600_MiB));
+        const std::string file = environment::instance().page();
+        REQUIRE_FALSE(file.empty());
+        std::vector<std::string> paths;
+        for (int tries = 0; tries < 500 && paths.size() != 4; ++tries) {
+            paths.clear();
+            std::this_thread::sleep_for(std::chrono::milliseconds{10});
+            for (const arena_row& r : read_page(file).rows) paths.push_back(r.path);
+        }
+        CHECK(paths == std::vector<std::string>{"gpu", "gpu/org", "gpu/org/alice", "gpu/bob"});
+    }
+    CHECK(environment::instance().page().empty());
+    CHECK(pages.empty()); // with the last arena the page goes
+    ::setenv("TENURE_ARENAS", "gpu max=6QiB", 1);
+    CHECK_THROWS_AS(environment::instance().read_again(), arena_config_error);
+    ::setenv("TENURE_ARENAS", "", 1);
+    ::setenv("TENURE_PUBLISH", "yes", 1);
+    CHECK_THROWS_AS(environment::instance().read_again(), std::invalid_argument);
+    for (const char* const variable : {"TENURE_ARENAS", "TENURE_PUBLISH", "TENURE_PUBLISH_DIR"})
+        ::unsetenv(variable);
+    environment::instance().read_again();
+    const arena_group after({.name = "gpu", .max = 1_GiB});
+    CHECK(after.limits().max == 1_GiB);
 }

@@ -118,3 +118,87 @@ TEST_CASE("a block moves between two trees of one device", "[tenancy][transfer]"
     CHECK(b.release_all(default_stream) == 1);
     a.deallocate(default_stream, q, 20_MiB);
 }
+
+TEST_CASE("an arena gives nothing to itself", "[tenancy][transfer]") {
+    transfer_world w;
+    tenant a(w.gpu, w.between, {.name = "a"}, fine);
+    void* const p = a.allocate(default_stream, 20_MiB);
+    CHECK(a.transfer(p, a).error() == move_refusal::not_supported);
+    CHECK(a.owns(p));
+    CHECK(a.validate());
+    CHECK(a.limits().own == 20_MiB);
+    a.deallocate(default_stream, p, 20_MiB);
+}
+
+TEST_CASE("what the old owner had left around the block does not go along", "[tenancy][transfer]") {
+    const scrub how = GENERATE(scrub::on_transfer, scrub::on_free, scrub::none);
+    sim::device device{{.capacity = 1_GiB, .cost = sim::costs::zero()}};
+    hub<sim::device> between(device, {.wipe = how});
+    arena_group gpu({.name = "gpu", .max = 100_MiB});
+    arena<buddy_pool, sim_hub> a(gpu, between, {.name = "a"}, fine);
+    arena<buddy_pool, sim_hub> b(gpu, between, {.name = "b"}, fine);
+    const stream_handle s = device.create_stream();
+    void* const before = a.allocate(s, 64_MiB);
+    device.block_allocated(before, 64_MiB, s);
+    device.write(before, 64_MiB, 7);
+    device.launch(s, std::chrono::milliseconds{5}); // may still write there
+    device.block_freed(before, s);
+    a.deallocate(s, before, 64_MiB);
+    void* const p = a.allocate(s, 33_MiB + 100); // rounded up to all of the segment
+    REQUIRE(p == before);
+    device.block_allocated(p, 33_MiB + 100, s);
+    device.write(p, 33_MiB + 100, 8);
+    REQUIRE(a.transfer(p, b));
+    CHECK(device.read(p, 33_MiB + 100) == std::set<std::uint64_t>{8});
+    device.block_freed(p, s);
+    b.deallocate(s, p, 33_MiB + 100);
+    void* const all = b.allocate(s, 64_MiB);
+    REQUIRE(all == p);
+    if (how == scrub::none)
+        CHECK(device.read(all, 64_MiB) == std::set<std::uint64_t>{7, 8}); // or the check could not see it
+    else
+        CHECK(device.read(all, 64_MiB) == std::set<std::uint64_t>{8});
+    b.deallocate(s, all, 64_MiB);
+    CHECK(device.violations() == std::vector<std::string>{});
+}
+
+TEST_CASE("where the rest of a segment cannot be wiped its block stays", "[tenancy][transfer]") {
+    transfer_world w;
+    arena<buddy_pool, sim_hub> a(w.gpu, w.between, {.name = "a"}, fine);
+    arena<buddy_pool, sim_hub> b(w.gpu, w.between, {.name = "b"}, fine);
+    void* const p = a.allocate(default_stream, 20_MiB);
+    w.device.fail_call(sim::call::fill_zero, 1, status::failed);
+    CHECK(a.transfer(p, b).error() == move_refusal::device);
+    CHECK(a.owns(p));
+    CHECK(a.limits().own == 32_MiB);
+    CHECK(b.limits().own == 0);
+    CHECK(a.validate());
+    CHECK(b.validate());
+    CHECK(a.transfer(p, b));
+    b.deallocate(default_stream, p, 20_MiB);
+}
+
+TEST_CASE("a block at a stricter alignment than the device's moves with its whole segment",
+          "[tenancy][transfer]") {
+    transfer_world w;
+    tenant a(w.gpu, w.between, {.name = "a"}, fine);
+    tenant b(w.gpu, w.between, {.name = "b"}, fine);
+    const stream_handle s = w.device.create_stream();
+    void* const first =
+        w.between.allocate(2_MiB).value(); // so that the next address is no multiple of 16 MiB
+    void* const p = a.allocate(s, 32_MiB, 16_MiB);
+    REQUIRE(a.limits().own == 48_MiB); // the device aligns less: the pool took more and chose a base in it
+    w.device.write(p, 32_MiB, 1);
+    REQUIRE(a.transfer(p, b));
+    CHECK(b.limits().own == 48_MiB);
+    w.device.write(p, 32_MiB, 2); // b's secret
+    b.deallocate(s, p, 32_MiB, 16_MiB);
+    CHECK(w.device.synchronize(s) == status::ok);
+    b.trim(0);
+    void* const again = a.allocate(s, 32_MiB, 16_MiB);
+    CHECK(w.device.read(again, 32_MiB).empty());
+    a.deallocate(s, again, 32_MiB, 16_MiB);
+    CHECK(w.device.synchronize(s) == status::ok);
+    a.trim(0);
+    CHECK(w.between.deallocate(first, 2_MiB) == status::ok);
+}

@@ -8,8 +8,8 @@
 ///     collect  the event has passed: the host compares the slot
 ///
 /// There are `slots` slots of 512 bytes; when all are under way, the oldest is waited for, which is the only wait besides the
-/// one that `collect(true, f)` asks for. On a capturing stream nothing is enqueued, so blocks that a graph frees are not
-/// checked.
+/// one that `collect(true, f)` asks for. On a capturing stream nothing is enqueued, and nothing on the legacy default stream
+/// while a stream that it waits for is being captured, because that would end the capture: those blocks are not checked.
 ///
 /// Thread-safety: thread-safe.
 
@@ -66,12 +66,16 @@ class canary_memory {
     }
 
     bool fill(stream_handle stream, void* p, std::size_t n) noexcept {
-        if (process_state() != status::ok || !may_enqueue(stream)) return false;
+        if (process_state() != status::ok) return false;
+        const current_device here(device_->ordinal(), device_->only_one_device());
+        if (!may_enqueue(stream)) return false;
         return settle(cudaMemsetAsync(p, value, n, stream)) == status::ok;
     }
 
     bool check(stream_handle stream, void* p, std::size_t n, void* block) noexcept {
-        if (n > slot_bytes || process_state() != status::ok || !may_enqueue(stream)) return false;
+        if (n > slot_bytes || process_state() != status::ok) return false;
+        const current_device here(device_->ordinal(), device_->only_one_device());
+        if (!may_enqueue(stream)) return false;
         const std::lock_guard lock(mutex_);
         if (free_.empty()) {
             if (under_way_.empty()) return false;
@@ -93,6 +97,12 @@ class canary_memory {
         }
         (void)device_->destroy_event(*event);
         return false;
+    }
+
+    /// Returns: a stream that nobody else waits for; the default stream where there is none.
+    stream_handle quiet_stream() noexcept {
+        const result<stream_handle, status> own = device_->own_stream();
+        return own ? *own : default_stream;
     }
 
     template <class F>
@@ -130,9 +140,11 @@ class canary_memory {
         std::size_t first = 0;
     };
 
-    bool may_enqueue(stream_handle stream) noexcept {
-        const result<stream_state, status> now = device_->describe(stream);
-        return now && !now->capturing();
+    /// Unlike `describe`, this also knows of captures that work on the legacy stream would join and so end.
+    static bool may_enqueue(stream_handle stream) noexcept {
+        cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+        return settle(cudaStreamIsCapturing(stream, &capture)) == status::ok &&
+               capture == cudaStreamCaptureStatusNone;
     }
 
     /// Requires: the lock, and that the front has passed.

@@ -37,14 +37,18 @@ std::vector<releasable> releasable_segments(const heap<Device>& h) {
     return all;
 }
 
-/// Returns: the bytes that `garbage_collection_threshold` is a fraction of: the limit of the arena that this
-/// device stands for, or else what the device has. `no_limit` if the device does not say.
+/// Returns: the bytes that `garbage_collection_threshold` is a fraction of: the least limit of the arena that this
+/// device stands for and of those above it, or else what the device has. `no_limit` if the device does not say.
 template <device Device>
 std::size_t memory_limit(Device& d) noexcept {
-    allocation_failure f;
-    f.driver_status = status::over_limit; // asks who would refuse
-    d.explain(f);
-    if (f.max != no_limit) return f.max;
+    if constexpr (requires { d.limit(); }) {
+        if (const std::size_t limit = d.limit(); limit != no_limit) return limit;
+    } else {
+        allocation_failure f;
+        f.driver_status = status::over_limit; // asks who would refuse
+        d.explain(f);
+        if (f.max != no_limit) return f.max;
+    }
     const result<device_memory, status> memory = d.memory();
     return memory ? memory->total : no_limit;
 }
