@@ -29,7 +29,7 @@ SOURCE = pathlib.Path(__file__).resolve().parents[2] / "src" / "python"
 
 # As many steps as the traces beside the C++ benchmarks were recorded with, or, where those were few, enough for a median.
 STEPS = {
-    "resnet_train": 20,
+    "resnet_train": 100,
     "gpt_varlen_train": 30,
     "gpt_ckpt_lora_train": 25,
     "llm_decode": 8,

@@ -23,6 +23,8 @@
 #include <tenure/tenancy/meter.hpp>
 #include <tenure/tenancy/metered.hpp>
 #include <tenure/tenancy/nvml.hpp>
+#include <tenure/tenancy/page_reader.hpp>
+#include <tenure/tenancy/process.hpp>
 #include <tenure/tenancy/published_page.hpp>
 #include <tenure/tenancy/publisher.hpp>
 #include <tenure/tenancy/stock_shelf.hpp>

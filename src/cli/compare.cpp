@@ -1,10 +1,13 @@
 #include "compare.hpp"
 
+#include "advice.hpp"
 #include "comparison.hpp"
+#include "comparison_page.hpp"
 #include "device_choice.hpp"
 #include "errors.hpp"
 #include "output_file.hpp"
 #include "policies.hpp"
+#include "print.hpp"
 #include "progress.hpp"
 #include "trace.hpp"
 
@@ -12,9 +15,7 @@
 #include <tenure/core/units.hpp>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -22,14 +23,6 @@
 namespace tenure::cli {
 
 namespace {
-
-/// Throws: `usage_error` when stdout cannot take the text. A reader that has gone away wants no more of it,
-/// and is no error.
-void print(const std::string& text) {
-    errno = 0;
-    if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return;
-    if (errno != EPIPE) throw usage_error(std::string("cannot write to stdout: ") + std::strerror(errno));
-}
 
 struct input {
     trace program;
@@ -54,7 +47,8 @@ comparison replay_all(const std::vector<input>& inputs, const std::vector<named_
                              .verify = options.verify,
                              .capacity = options.capacity,
                              .limit = options.limit,
-                             .repeat = options.repeat};
+                             .repeat = options.repeat,
+                             .footprint = !options.report.empty()};
     progress bar(inputs.size() * policies.size(), !options.quiet);
     comparison rows;
     for (const input& in : inputs) {
@@ -66,6 +60,7 @@ comparison replay_all(const std::vector<input>& inputs, const std::vector<named_
             row.device = options.device;
             if (options.limit != no_limit) row.limit = options.limit;
             row.events = in.program.events.size();
+            row.duration_us = in.program.events.back().t_us - in.program.events.front().t_us;
             row.needed = in.needed;
             row.peer = in.peer;
             try {
@@ -122,18 +117,42 @@ exit_code compare(const compare_options& options) {
     const std::shared_ptr<gpu_device> gpu = open_gpu(choice);
     if (gpu) check_that_it_fits(inputs, options, *gpu);
     const bool json_to_stdout = options.json == "-";
+    const bool page_to_stdout = options.report == "-";
+    if (json_to_stdout && page_to_stdout) throw usage_error("--json - and --report - both want stdout");
     std::optional<output_file> json;
     if (!options.json.empty() && !json_to_stdout) json.emplace(options.json);
+    std::optional<output_file> page;
+    if (!options.report.empty() && !page_to_stdout) page.emplace(options.report);
 
     const comparison rows = replay_all(inputs, policies, options, gpu.get());
 
-    if (json) json->commit(to_json(rows));
-    if (json_to_stdout)
-        print(to_json(rows));
-    else if (!options.quiet)
-        print((gpu ? description(*gpu) + "\n\n" : std::string()) + to_table(rows) +
-              (options.costs ? "\n" + to_cost_table(rows) : std::string()));
-    if (!tell_mismatches(rows)) return internal_failure;
+    const std::string device = gpu ? description(*gpu) : std::string();
+    const bool good = tell_mismatches(rows);
+    // A replay may have taken hours: nothing that cannot be written keeps the rest from being told.
+    std::optional<usage_error> unwritten;
+    const auto attempt = [&unwritten](const auto& write) {
+        try {
+            write();
+        } catch (const usage_error& e) {
+            if (unwritten) std::fprintf(stderr, "tenure: %s\n", unwritten->what());
+            unwritten = e;
+        }
+    };
+    if (json) attempt([&] { json->commit(to_json(rows)); });
+    if (page) attempt([&] { page->commit(to_page(rows, device)); });
+    attempt([&] {
+        if (json_to_stdout)
+            (void)print(to_json(rows));
+        else if (page_to_stdout)
+            (void)print(to_page(rows, device));
+        else if (!options.quiet)
+            (void)print((gpu ? device + "\n\n" : std::string()) + to_table(rows) +
+                        (options.costs ? "\n" + to_cost_table(rows) : std::string()) + "\n" +
+                        to_answer(rows));
+    });
+    if (!good && unwritten) std::fprintf(stderr, "tenure: %s\n", unwritten->what());
+    if (!good) return internal_failure;
+    if (unwritten) throw *unwritten;
     const bool completed =
         std::all_of(rows.begin(), rows.end(), [](const comparison_row& r) { return r.result.completed(); });
     return completed ? all_completed : some_refused;

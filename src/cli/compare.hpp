@@ -27,7 +27,8 @@ struct compare_options {
     unsigned repeat = 3;
     bool verify = false;
     bool costs = false;
-    std::string json; ///< a file; "-": stdout, which then carries nothing else; empty: none
+    std::string report; ///< a page of HTML; "-": stdout, as with JSON; empty: none
+    std::string json;   ///< a file; "-": stdout, which then carries nothing else; empty: none
     bool quiet = false;
 };
 

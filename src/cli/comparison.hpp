@@ -20,6 +20,7 @@ struct comparison_row {
     std::string device;
     std::optional<std::uint64_t> limit; ///< bytes
     std::uint64_t events = 0;
+    std::uint64_t duration_us = 0; ///< of the recorded program; 0 where the trace has no times
     replay_result result;
     peaks needed;                ///< by the trace, had nothing been refused
     std::optional<peers> peer{}; ///< on a real GPU

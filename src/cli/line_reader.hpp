@@ -4,11 +4,12 @@
 /// `line_reader`: the lines of a text file, plain or gzip-compressed, in bounded memory.
 ///
 /// gzip is recognised by content, not by the file's name. Invariants:
-///   1. At most `chunk + max_line` bytes are held, however long a line or however well it is compressed.
+///   1. At most two chunks and the longest line allowed are held, however long a line or however well it is compressed.
 ///   2. Every whole line before a truncation is returned before the error, so the error names the line that
 ///   is cut.
 ///      (Corrupt data is noticed up to one chunk ahead of the line that suffers from it.)
-///   3. A truncated or corrupt gzip stream is never mistaken for the end of the file.
+///   3. A truncated or corrupt gzip stream is never mistaken for the end of the file. What follows a member is another
+///   member, or zeros up to the end, or corrupt.
 ///
 /// Line ends are `\n` or `\r\n`; the last line needs none. Complexity: linear in the file. Thread-compatible.
 
@@ -29,8 +30,8 @@ class line_reader {
   public:
     static constexpr std::size_t max_line = 4096; ///< bytes; a line of a trace has less than 100
 
-    /// Throws: `input_error` when the file cannot be opened.
-    explicit line_reader(std::string path);
+    /// `longest`: bytes of a line that is still taken. Throws: `input_error` when the file cannot be opened.
+    explicit line_reader(std::string path, std::size_t longest = max_line);
 
     /// Effects: reads the next line into `line` (valid until the next call), without its line end.
     /// Returns: false at the end of the file. Throws: `input_error`: read error, damaged gzip, line too long.
@@ -39,6 +40,8 @@ class line_reader {
     [[nodiscard]] const std::string& path() const noexcept { return path_; }
     /// Returns: the number of the line read last, counted from 1.
     [[nodiscard]] std::size_t line() const noexcept { return line_; }
+    /// Returns: whether the line read last has no line end: the last of a file that may have been cut.
+    [[nodiscard]] bool unended() const noexcept { return unended_; }
     /// Returns: an error that blames the line read last.
     [[nodiscard]] input_error error(const std::string& message) const { return {path_, line_, message}; }
 
@@ -47,16 +50,19 @@ class line_reader {
 
     void refill();
 
+    struct source;
     struct closer {
-        void operator()(void* file) const noexcept;
+        void operator()(source* file) const noexcept;
     };
     std::string path_;
-    std::unique_ptr<void, closer> file_;
+    std::size_t longest_;
+    std::unique_ptr<source, closer> file_;
     std::vector<char> buffer_;
     std::size_t begin_ = 0; ///< unread bytes are buffer_[begin_, end_)
     std::size_t end_ = 0;
     std::size_t line_ = 0;
     bool at_end_ = false;
+    bool unended_ = false;
     std::string failure_; ///< why the file ended before its time; empty if it did not
 };
 

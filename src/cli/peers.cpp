@@ -29,6 +29,9 @@ std::optional<peers> find_peers(const std::string& trace_path, const std::string
     const std::size_t native = column("native_reserved");
     const std::size_t expandable = column("expandable_reserved");
     const std::size_t malloc_async = column("mallocasync_reserved");
+    // Only who recorded the trace knows it.
+    const auto recorded =
+        static_cast<std::size_t>(std::find(names.begin(), names.end(), "recorded_reserved") - names.begin());
 
     std::optional<peers> found;
     std::vector<std::string_view> fields;
@@ -43,7 +46,8 @@ std::optional<peers> find_peers(const std::string& trace_path, const std::string
             return parse_number(lines, fields[at], what);
         };
         const peers row{bytes(native, "native_reserved"), bytes(expandable, "expandable_reserved"),
-                        bytes(malloc_async, "mallocasync_reserved")};
+                        bytes(malloc_async, "mallocasync_reserved"),
+                        recorded == names.size() ? std::nullopt : bytes(recorded, "recorded_reserved")};
         if (fields[name_column] == workload) found = row;
     }
     return found;

@@ -17,6 +17,7 @@ struct peers {
     std::optional<std::uint64_t> native;       ///< PyTorch's caching allocator
     std::optional<std::uint64_t> expandable;   ///< the same with expandable segments
     std::optional<std::uint64_t> malloc_async; ///< cudaMallocAsync
+    std::optional<std::uint64_t> recorded{};   ///< the allocator under which the trace was recorded
 };
 
 /// Returns: the line about `workload` in the `peers.csv` of the trace's folder; nothing if there is no such

@@ -177,6 +177,7 @@ void play(const trace& t, const tenants<R>& pools, World& world, Watch& watch, l
                 throw replay_error("a limit is set (op m), but the policy runs outside an arena");
             break;
         }
+        watch.carried_out(i, e.t_us);
     }
 }
 
@@ -224,6 +225,7 @@ replay_result replay_watched(const trace& t, const Make& make, const replay_opti
     sim_world world(machine, t.streams);
     std::chrono::nanoseconds first_half{0};
     watcher watch(device, [&] { first_half = machine.allocator_time(); });
+    if (options.footprint) watch.keep_footprint(t.events.size(), [&] { return device.reserved(); });
     {
         const tenants<R> pools = make(device);
         play_state state;
@@ -256,6 +258,25 @@ replay_result replay_watched(const trace& t, const Make& make, const replay_opti
     return r;
 }
 
+/// Effects: adds to the footprint what lay where at the peak. The device's clock decides what has passed, so its calls cost
+/// what they did in the watched pass.
+template <resource R, class Make>
+void picture_peak(const trace& t, const Make& make, const replay_options& options, late_free late,
+                  footprint& course) {
+    sim::device device({.capacity = options.capacity, .check_overlap = false});
+    sim_machine machine(device);
+    sim_world world(machine, t.streams);
+    const tenants<R> pools = make(device);
+    onlooker look(course.peak_event, [&] {
+        for (const auto& pool : pools) course.at_peak.add(pool->snapshot());
+        course.at_peak.finish(device.reserved());
+    });
+    play_state state;
+    play<R>(t, pools, world, look, late, state);
+    course.pictured = true;
+    unwind<R>(t, pools, world, look, state);
+}
+
 /// Returns: host nanoseconds of one allocate or deallocate call, on average over the trace; 0 if it makes
 /// none.
 template <resource R, class Make>
@@ -279,6 +300,7 @@ template <resource R, class Make>
 replay_result replay(const trace& t, const Make& make, const replay_options& options,
                      late_free late = late_free::held) {
     replay_result r = replay_watched<R>(t, make, options, late);
+    if (r.course) picture_peak<R>(t, make, options, late, *r.course);
     std::vector<double> times;
     for (unsigned pass = 0; pass < options.repeat; ++pass)
         times.push_back(replay_timed<R>(t, make, options, late));

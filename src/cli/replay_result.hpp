@@ -5,6 +5,7 @@
 /// thread-compatible.
 
 #include "call_times.hpp"
+#include "footprint.hpp"
 #include "verification.hpp"
 
 #include <tenure/core/error.hpp>
@@ -26,6 +27,7 @@ struct replay_options {
     std::size_t capacity = std::size_t{141} << 30; ///< bytes of the simulated device: an H200
     std::size_t limit = no_limit;                  ///< bytes each arena may hold
     unsigned repeat = 3;                           ///< timed passes
+    bool footprint = false;                        ///< keep what a page of the comparison draws
 };
 
 /// The first allocation that was refused. Bytes.
@@ -60,6 +62,7 @@ struct replay_result {
     std::optional<verification> verified; ///< on a GPU, if asked for
     std::uint64_t oom_count = 0;
     std::optional<refusal> first_oom;
+    std::optional<cli::footprint> course; ///< if asked for
 
     /// Returns: reserved per live byte at the peaks; 0 when nothing lived.
     [[nodiscard]] double ratio() const noexcept {

@@ -1,6 +1,7 @@
 #include "report.hpp"
 
 #include "errors.hpp"
+#include "html.hpp"
 #include "output_file.hpp"
 
 #include <tenure/core/units.hpp>
@@ -8,7 +9,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <string_view>
 
 namespace tenure::cli {
 
@@ -16,31 +16,10 @@ namespace {
 
 constexpr double width = 960;
 constexpr double left = 90; // of the plot, inside the drawing
-constexpr std::array<const char*, 8> colours{"#4477aa", "#ee6677", "#228833", "#ccbb44",
-                                             "#66ccee", "#aa3377", "#bb7733", "#888888"};
-
-std::string escaped(std::string_view text) {
-    std::string out;
-    for (const char c : text) {
-        switch (c) {
-        case '&': out += "&amp;"; break;
-        case '<': out += "&lt;"; break;
-        case '>': out += "&gt;"; break;
-        case '"': out += "&quot;"; break;
-        default: out += static_cast<unsigned char>(c) < 0x20 ? '?' : c;
-        }
-    }
-    return out;
-}
-
 std::string fixed(double x) {
     std::array<char, 32> text{};
     std::snprintf(text.data(), text.size(), "%.1f", x);
     return text.data();
-}
-
-const char* colour(std::size_t i) {
-    return colours[i % colours.size()];
 }
 
 /// The smallest power of two of which four reach `most`.
@@ -84,7 +63,7 @@ class chart {
         for (std::size_t i = low.size(); i-- > 1;)
             back += 'L' + point(i, low[i]) + 'L' + point(i, low[i - 1]);
         back += 'L' + point(0, low[0]);
-        svg_ += "<path d=\"" + forth + back + "Z\" fill=\"" + colour(which) +
+        svg_ += "<path d=\"" + forth + back + "Z\" fill=\"" + series_colour(which) +
                 "\" fill-opacity=\"0.75\"><title>" + escaped(title) + "</title></path>\n";
     }
 
@@ -173,35 +152,27 @@ std::string alone(const timeline& t, std::size_t i) {
 } // namespace
 
 std::string to_html(const timeline& t) {
-    std::string html = "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>" +
-                       escaped(t.source) +
-                       " - tenure report</title>\n<style>\n"
-                       ":root{color-scheme:light dark}\n"
-                       "body{font:14px system-ui,sans-serif;max-width:1000px;margin:2em auto;padding:0 1em}\n"
-                       "svg{width:100%;height:auto}svg text{font-size:11px;fill:currentColor}\n"
-                       ".grid{stroke:currentColor;stroke-opacity:.15}\n"
-                       ".limit{fill:none;stroke-width:1.5;stroke-dasharray:6 4}\n"
-                       "table{border-collapse:collapse}td,th{padding:.2em .8em;text-align:right}\n"
-                       "td:first-child,th:first-child{text-align:left}\n"
-                       ".key{display:inline-block;width:.8em;height:.8em;margin-right:.5em}\n"
-                       "</style></head><body>\n<h1>" +
-                       escaped(t.source) + "</h1>\n<p>Bytes of each arena: " + escaped(t.what) +
-                       ". Dashed: limits. Each of " + std::to_string(t.time_s.size()) +
-                       " points is the state of its span in which most was held.</p>\n" + stacked(t) +
-                       "<table><tr><th>arena</th><th>most held</th><th>max at the end</th></tr>\n";
+    html_page page(t.source + " - tenure report");
+    page.add("<h1>" + escaped(t.source) + "</h1>\n<p>Bytes of each arena: " + escaped(t.what) +
+             ". Dashed: limits. Each of " + std::to_string(t.time_s.size()) +
+             " points is the state of its span in which most was held.</p>\n" + stacked(t) +
+             "<div class=\"scroll\"><table><thead><tr><th>arena</th><th>most held</th><th>max at the end</th>"
+             "</tr></thead><tbody>\n");
+    const auto row = [&page](const std::string& name, const timeline::series& s) {
+        page.add("<tr><td>" + name + "</td><td>" + format_bytes(highest(s.held)) + "</td><td>" +
+                 last_limit(s) + "</td></tr>\n");
+    };
     for (std::size_t i = 0; i < t.arenas.size(); ++i)
-        html += "<tr><td><span class=\"key\" style=\"background:" + std::string(colour(i)) + "\"></span>" +
-                escaped(t.arenas[i].name) + "</td><td>" + format_bytes(highest(t.arenas[i].held)) +
-                "</td><td>" + last_limit(t.arenas[i]) + "</td></tr>\n";
-    for (const timeline::series& g : t.groups)
-        html += "<tr><td>" + escaped(g.name) + " (group)</td><td>" + format_bytes(highest(g.held)) +
-                "</td><td>" + last_limit(g) + "</td></tr>\n";
-    html += "</table>\n";
+        row("<span class=\"key\" style=\"background:" + std::string(series_colour(i)) + "\"></span>" +
+                escaped(t.arenas[i].name),
+            t.arenas[i]);
+    for (const timeline::series& g : t.groups) row(escaped(g.name) + " (group)", g);
+    page.add("</tbody></table></div>\n");
     if (t.arenas.size() > 1 ||
         highest(t.arenas.empty() ? std::vector<std::uint64_t>{} : t.arenas[0].limit) != 0)
         for (std::size_t i = 0; i < t.arenas.size(); ++i)
-            html += "<h2>" + escaped(t.arenas[i].name) + "</h2>\n" + alone(t, i);
-    return html + "</body></html>\n";
+            page.add("<h2>" + escaped(t.arenas[i].name) + "</h2>\n" + alone(t, i));
+    return page.finish();
 }
 
 exit_code report(const report_options& options) {

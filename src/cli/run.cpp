@@ -60,6 +60,10 @@ void add_compare(CLI::App& app, compare_options& options) {
     app.add_flag("--costs", options.costs, "On a GPU: a table of driver calls, measured and modelled");
     app.add_option("--json", options.json, "Write the results as JSON; with - to stdout, and no table")
         ->type_name("FILE");
+    app.add_option(
+           "--report", options.report,
+           "Write a page of HTML: timelines, maps of memory, the table; with - to stdout, and no table")
+        ->type_name("FILE");
     app.add_flag("--quiet", options.quiet, "No table and no progress bar");
     app.footer(
         "Policies and their options:\n" + policies_help() +
@@ -79,9 +83,11 @@ void add_top(CLI::App& app, top_options& options) {
                    "Where the pages are (default: TENURE_PUBLISH_DIR, else /dev/shm)")
         ->type_name("FOLDER");
     app.footer(
-        "A process publishes its arenas when it has a tenure::publisher and TENURE_PUBLISH=1.\n"
+        "A process publishes its arenas while TENURE_PUBLISH=1 is in its environment.\n"
         "USED is held from the device, LIVE in blocks of the program. A record of a run for tenure report:\n"
-        "  tenure top PID --json --interval 0.1 > run.jsonl");
+        "  tenure top PID --json --interval 0.1 > run.jsonl\n"
+        "Exit status: 0 shown, or recorded until the process or the reader ended; 2 nothing to show, or\n"
+        "the output cannot be written.");
 }
 
 void add_report(CLI::App& app, report_options& options) {
@@ -89,6 +95,7 @@ void add_report(CLI::App& app, report_options& options) {
     app.add_option("-o,--output", options.output, "The page of HTML; - for stdout")
         ->type_name("FILE")
         ->capture_default_str();
+    app.footer("Exit status: 0 the page is written, 2 the run cannot be read or the page not be written.");
 }
 
 void add_run(CLI::App& app, launch_options& options) {
@@ -148,7 +155,10 @@ int run(int argc, const char* const* argv) {
         app.parse(static_cast<int>(split - argv), argv);
         if (run_command->parsed()) {
             started.command = run_command->remaining();
-            if (split != end) started.command.insert(started.command.end(), split + 1, end);
+            // Behind the program's name it is the program's, too.
+            if (split != end)
+                started.command.insert(started.command.end(), started.command.empty() ? split + 1 : split,
+                                       end);
             launch(started);
         }
         if (top_command->parsed()) return top(top_of);

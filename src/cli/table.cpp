@@ -82,6 +82,14 @@ std::vector<column> columns(const comparison& rows, bool with_peers) {
         all.push_back(
             {"verified", false, [](const comparison_row& r) { return verdict(r.result.verified); }});
     if (!with_peers) return all;
+    if (any([](const comparison_row& r) { return r.peer && r.peer->recorded; }))
+        all.push_back({"| as recorded", false, [](const comparison_row& r) {
+                           return r.peer ? against(r.peer->recorded, r.needed.live) : std::string("-");
+                       }});
+    if (!any([](const comparison_row& r) {
+            return r.peer && (r.peer->native || r.peer->expandable || r.peer->malloc_async);
+        }))
+        return all;
     all.push_back({"| torch native", false, [](const comparison_row& r) {
                        return r.peer ? against(r.peer->native, r.needed.live) : std::string("-");
                    }});
@@ -148,7 +156,10 @@ std::string to_table(const comparison& rows) {
     // A little air between traces lets the eye compare policies.
     std::string text =
         render(heads, cells, [&](std::size_t r) { return r != 0 && rows[r].trace != rows[r - 1].trace; });
-    if (with_peers) {
+    const bool measured = std::any_of(rows.begin(), rows.end(), [](const comparison_row& r) {
+        return r.peer && (r.peer->native || r.peer->expandable || r.peer->malloc_async);
+    });
+    if (measured) {
         text += "\nThe columns behind the bar: what PyTorch's allocators reserved for the same programs on "
                 "an H200, and "
                 "its ratio to the\nlive peak.\n";

@@ -1,6 +1,7 @@
 #include "top.hpp"
 
 #include "errors.hpp"
+#include "print.hpp"
 
 #include <tenure/core/units.hpp>
 #include <tenure/tenancy/arenas_text.hpp>
@@ -8,7 +9,8 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <filesystem>
+#include <exception>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -18,7 +20,6 @@ namespace tenure::cli {
 
 namespace {
 
-namespace fs = std::filesystem;
 using f = arena_field;
 
 std::string bytes_or_dash(std::uint64_t n) {
@@ -52,52 +53,70 @@ std::string rate(const arena_row& row, const page_picture& now, const std::optio
     return text.data();
 }
 
-/// Everything that could move a terminal's cursor is shown as '?'.
-std::string printable(std::string text) {
-    for (char& c : text)
-        if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-    return text;
-}
-
-/// A page that is read while its process takes it away, or that is no page, is left out.
-std::optional<page_picture> try_read(const fs::path& file) {
-    try {
-        return read_page(file.string());
-    } catch (const std::exception&) {
-        return std::nullopt;
+/// Everything that could move a terminal's cursor is shown as '?': control characters, also those of two bytes that some
+/// terminals take for an escape, and what is no UTF-8.
+std::string printable(std::string_view text) {
+    std::string out;
+    while (!text.empty()) {
+        const std::size_t n = detail::utf8_length(text);
+        const auto first = static_cast<unsigned char>(text[0]);
+        const bool control = n == 0 || first < 0x20 || first == 0x7f ||
+                             (first == 0xc2 && static_cast<unsigned char>(text[1]) < 0xa0);
+        out += control ? std::string_view("?") : text.substr(0, n);
+        text.remove_prefix(std::max<std::size_t>(n, 1));
     }
+    return out;
 }
 
-/// Effects: takes the page away if its process is dead and this is a place where that can be told.
-void remove_if_stale(const fs::path& file, std::uint64_t pid, std::uint64_t started) {
-    if (process_start(pid) == started) return;
-    const std::optional<page_picture> page = try_read(file);
-    if (page && page->pid_namespace == pid_namespace()) (void)::unlink(file.c_str());
+/// Returns: how many characters of UTF-8 the text has.
+std::size_t width(std::string_view text) {
+    return static_cast<std::size_t>(std::count_if(
+        text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+}
+
+std::uint64_t now_ns() {
+    const auto now = std::chrono::system_clock::now().time_since_epoch();
+    return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
+}
+
+bool same_process(const page_picture& a, const page_picture& b) {
+    return a.process.pid == b.process.pid && a.process.started == b.process.started;
+}
+
+/// Returns: what the same process showed before; nothing if it did not.
+std::optional<page_picture> find(const std::vector<page_picture>& pages, const page_picture& of) {
+    const auto found =
+        std::find_if(pages.begin(), pages.end(), [&](const page_picture& p) { return same_process(p, of); });
+    return found == pages.end() ? std::nullopt : std::optional(*found);
 }
 
 } // namespace
 
-std::vector<page_picture> read_pages(const std::string& folder, std::uint64_t pid) {
-    std::vector<page_picture> pages;
-    std::error_code error;
-    fs::directory_iterator files(folder, error);
-    if (error) throw usage_error(folder + ": " + error.message());
-    for (const fs::directory_entry& entry : files) {
-        const auto name = parse_page_name(entry.path().filename().string());
-        if (!name || (pid != 0 && name->first != pid)) continue;
-        if (process_start(name->first) != name->second) {
-            remove_if_stale(entry.path(), name->first, name->second);
-            continue;
-        }
-        std::optional<page_picture> page = try_read(entry.path());
-        if (page && page->pid_namespace == pid_namespace()) pages.push_back(std::move(*page));
+page_look read_pages(const std::string& folder, std::uint64_t pid) {
+    page_look look;
+    std::vector<page_key> keys;
+    try {
+        keys = page_keys(folder);
+    } catch (const std::system_error& e) {
+        throw usage_error(e.what());
     }
-    std::sort(pages.begin(), pages.end(),
+    for (const page_key key : keys) {
+        if ((pid != 0 && key.pid != pid) || remove_if_stale(folder, key)) continue;
+        try {
+            look.pages.push_back(read_page_of(folder, key));
+        } catch (const page_is_busy&) {
+            look.busy.push_back(key.pid);
+        } catch (const std::exception&) { // it is taken away just now, is another user's, or no page
+            look.unreadable.push_back(key);
+        }
+    }
+    std::sort(look.pages.begin(), look.pages.end(),
               [](const page_picture& a, const page_picture& b) { return a.process.pid < b.process.pid; });
-    return pages;
+    return look;
 }
 
-std::string to_text(const page_picture& now, const std::optional<page_picture>& before) {
+std::string to_text(const page_picture& now, const std::optional<page_picture>& before,
+                    std::uint64_t now_ns) {
     constexpr std::size_t columns = 11;
     using line = std::array<std::string, columns>;
     std::vector<line> lines{{"ARENA", "USED", "LIVE", "RESERVED", "PEAK", "MIN", "HIGH", "MAX", "CHARGES/s",
@@ -116,11 +135,18 @@ std::string to_text(const page_picture& now, const std::optional<page_picture>& 
     }
     std::array<std::size_t, columns> widths{};
     for (const line& l : lines)
-        for (std::size_t c = 0; c < columns; ++c) widths[c] = std::max(widths[c], l[c].size());
-    std::string text = printable(now.process.program) + " (pid " + std::to_string(now.process.pid) + ")\n";
+        for (std::size_t c = 0; c < columns; ++c) widths[c] = std::max(widths[c], width(l[c]));
+    std::string text = printable(now.process.program) + " (pid " + std::to_string(now.process.pid) + ")";
+    // A process whose publisher waits for a lock, or is stopped, goes on showing what it showed last.
+    constexpr std::uint64_t second = 1'000'000'000;
+    if (now_ns > now.time_ns && now_ns - now.time_ns >= 2 * second)
+        text += now.time_ns == 0
+                    ? " has shown nothing yet"
+                    : ", as it was " + std::to_string((now_ns - now.time_ns) / second) + " s ago";
+    text += '\n';
     for (const line& l : lines) {
         for (std::size_t c = 0; c < columns; ++c) {
-            const std::string space(widths[c] - l[c].size(), ' ');
+            const std::string space(widths[c] - width(l[c]), ' ');
             text += c == 0 ? l[c] + space : "  " + space + l[c];
         }
         text += '\n';
@@ -131,34 +157,68 @@ std::string to_text(const page_picture& now, const std::optional<page_picture>& 
     return text;
 }
 
+namespace {
+
+/// What top has to say of the pages that it found.
+std::string text_of(const std::vector<page_picture>& pages, const std::vector<page_picture>& before,
+                    const top_options& options) {
+    std::string text;
+    if (!options.json && !options.once && ::isatty(STDOUT_FILENO) == 1) text = "\033[H\033[J";
+    for (const page_picture& page : pages) {
+        const std::optional<page_picture> old = find(before, page);
+        if (!options.json)
+            text += to_text(page, old, now_ns()) + '\n';
+        else if (page.time_ns != 0 && (!old || old->time_ns < page.time_ns))
+            text += to_json(page.rows, page.process, page.time_ns, page.total_rows - page.rows.size(),
+                            page.columns) +
+                    '\n';
+    }
+    return text;
+}
+
+/// Returns: whether none of the processes lives.
+bool ended(const std::vector<page_picture>& pages) {
+    return std::none_of(pages.begin(), pages.end(), [](const page_picture& p) {
+        return process_start(p.process.pid) == p.process.started;
+    });
+}
+
+[[noreturn]] void tell_nothing(const top_options& options, const page_look& look) {
+    if (!look.busy.empty())
+        throw usage_error(
+            "process " + std::to_string(look.busy.front()) +
+            " has stopped in the middle of a write of its page (it is stopped, or gets no CPU)");
+    if (options.pid != 0 && !look.unreadable.empty()) {
+        try {
+            (void)read_page_of(options.folder, look.unreadable.front());
+        } catch (const std::exception& e) {
+            throw usage_error(e.what());
+        }
+    }
+    throw usage_error(options.pid == 0
+                          ? "no process publishes its arenas (set TENURE_PUBLISH=1 in its environment)"
+                          : "process " + std::to_string(options.pid) +
+                                " publishes no arenas (set TENURE_PUBLISH=1 in its environment)");
+}
+
+} // namespace
+
 exit_code top(const top_options& options) {
-    std::vector<page_picture> before;
+    std::vector<page_picture> shown; // of each process the last picture
     for (bool first = true;; first = false) {
-        const std::vector<page_picture> pages = read_pages(options.folder, options.pid);
-        if (pages.empty() && (first || options.pid != 0)) {
-            if (!first) return all_completed; // the process has ended
-            throw usage_error(
-                options.pid == 0
-                    ? "no process publishes its arenas (set TENURE_PUBLISH=1 where it has a publisher)"
-                    : "process " + std::to_string(options.pid) +
-                          " publishes no arenas (set TENURE_PUBLISH=1 where it has a publisher)");
-        }
-        std::string text;
-        if (!options.json && !options.once && ::isatty(STDOUT_FILENO) == 1) text = "\033[H\033[J";
-        for (const page_picture& page : pages) {
-            if (options.json) {
-                text += to_json(page.rows, page.process, page.time_ns) + '\n';
-                continue;
-            }
-            const auto old = std::find_if(before.begin(), before.end(), [&](const page_picture& p) {
-                return p.process.pid == page.process.pid && p.process.started == page.process.started;
-            });
-            text += to_text(page, old == before.end() ? std::nullopt : std::optional(*old)) + '\n';
-        }
-        if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
-            return all_completed; // the reader wants no more
+        const page_look look = read_pages(options.folder, options.pid);
+        if (look.pages.empty() && first) tell_nothing(options, look);
+        // A process that takes its page away and lives on has nothing more to show; one that is busy is looked at again.
+        if (look.pages.empty() && options.pid != 0 && look.busy.empty() &&
+            (ended(shown) || look.unreadable.empty()))
+            return all_completed;
+        if (!print(text_of(look.pages, shown, options))) return all_completed; // the reader wants no more
         if (options.once) return all_completed;
-        before = pages;
+        std::vector<page_picture> next = look.pages;
+        for (page_picture& old : shown) // those that were not seen this time are not new the next
+            if (!find(next, old) && process_start(old.process.pid) == old.process.started)
+                next.push_back(std::move(old));
+        shown = std::move(next);
         std::this_thread::sleep_for(std::chrono::duration<double>(options.interval));
     }
 }

@@ -11,6 +11,7 @@
 /// | `freed(id, p, s)` | the policy is about to get p back; the last use of p is ordered before the end of s |
 /// | `freed_sync(p)` | the same, from a host that has waited for all work |
 /// | `half_way()` | half of the events are carried out |
+/// | `carried_out(index, t_us)` | event `index` is carried out |
 /// | `ended(p, bytes)` | p may be handed out again from now on; its free may have been long before |
 ///
 /// `watches`: frees are to be checked. `looks`: it reads and writes the blocks, so a use on another stream is to be
@@ -47,6 +48,23 @@ struct unwatched {
     void freed_sync(const void*) noexcept {}
     void ended(const void*, std::uint64_t) noexcept {}
     void half_way() noexcept {}
+    void carried_out(std::uint64_t, std::uint64_t) noexcept {}
+};
+
+/// Looks at what lies where, once. `look`: called after the event `when`.
+class onlooker : public unwatched {
+  public:
+    static constexpr bool watches = true; ///< so that the clock runs
+
+    onlooker(std::uint64_t when, std::function<void()> look) : when_(when), look_(std::move(look)) {}
+
+    void carried_out(std::uint64_t index, std::uint64_t) {
+        if (index == when_) look_();
+    }
+
+  private:
+    std::uint64_t when_;
+    std::function<void()> look_;
 };
 
 /// Counts what a replay asks for and is refused.
@@ -73,6 +91,15 @@ class tally {
         requested_ -= bytes;
         live_ -= round_up(bytes, granule);
     }
+    void carried_out(std::uint64_t index, std::uint64_t t_us) {
+        if (recorder_) recorder_->add(index, t_us, live_, reserved_());
+    }
+
+    /// Effects: from now on keeps a footprint. `reserved`: bytes the policy holds now.
+    void keep_footprint(std::size_t events, std::function<std::uint64_t()> reserved) {
+        recorder_.emplace(events);
+        reserved_ = std::move(reserved);
+    }
 
     /// Effects: writes down what was seen.
     void report(replay_result& r) const {
@@ -80,6 +107,7 @@ class tally {
         r.live_peak = live_peak_;
         r.oom_count = refusals_;
         r.first_oom = first_;
+        if (recorder_) r.course = recorder_->result();
     }
 
   private:
@@ -91,6 +119,8 @@ class tally {
     std::uint64_t live_peak_ = 0;
     std::uint64_t refusals_ = 0;
     std::optional<refusal> first_;
+    std::optional<footprint_recorder> recorder_;
+    std::function<std::uint64_t()> reserved_;
 };
 
 /// Measures a replay and proves that it was sound.

@@ -17,7 +17,8 @@
 /// | `copy(to, from, n)` | returns when done |
 /// | `copy_async(to, to_device, from, from_device, n, stream, peer)` | |
 /// | `share(gate, p, n)`, `open_shared(device, handle)` | see `ipc.hpp` |
-/// | `enable_peer(device, peer)` | |
+/// | `enable_peer(device, gate)` | the device may use the memory behind the gate |
+/// | `admit_peers(gate)` | so may those that may have been told before the gate was there that they may |
 ///
 /// Invariants:
 ///   1. `raw_deleter()` is one function as long as caching is on, every `DataPtr` made here has it, and its context is
@@ -129,11 +130,13 @@ class allocator final : public native::CUDAAllocator, private out_of_memory_watc
     }
 
     void recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) override {
+        if (data.get() && data.get_deleter() != nullptr && data.get_deleter() != &delete_block &&
+            former_in_use() && data.get_deleter() == former_->raw_deleter())
+            return former_->recordStream(data, stream);
         record_stream(data, stream.stream());
     }
 
-    /// `recordStream` with a plain handle. Memory that is not this allocator's is none of its business; the former
-    /// allocator's is that one's.
+    /// `recordStream` of this allocator's memory, with a plain handle. Other memory is none of its business.
     void record_stream(const c10::DataPtr& data, cudaStream_t stream) {
         if (!data.get()) return;
         if (data.get_deleter() != &delete_block) return;
@@ -161,16 +164,40 @@ class allocator final : public native::CUDAAllocator, private out_of_memory_watc
     }
     bool initialized() override { return initialized_.load(); }
 
-    double getMemoryFraction(c10::DeviceIndex device) override { return heap_of(device).fraction(); }
+    /// Effects: `init`, and what can be read back of the former allocator's settings holds here: its memory fractions.
+    void take_over(int device_count) {
+        init(device_count);
+        for (int d = 0; d < this->device_count(); ++d) {
+            try {
+                const double f = former_->getMemoryFraction(static_cast<c10::DeviceIndex>(d));
+                if (f < 1.0) setMemoryFraction(f, static_cast<c10::DeviceIndex>(d));
+            } catch (const c10::Error&) { // it knows no such thing
+                return;
+            }
+        }
+    }
+
+    double getMemoryFraction(c10::DeviceIndex device) override {
+        checked(device);
+        const std::lock_guard lock(mutex_);
+        return fraction_of(device);
+    }
+    /// A device that is not used yet stays so.
     void setMemoryFraction(double fraction, c10::DeviceIndex device) override {
         TORCH_CHECK(0 <= fraction && fraction <= 1, "invalid fraction:", fraction,
                     ". Please set within [0, 1].");
-        heap_of(device).set_fraction(fraction);
+        checked(device);
+        {
+            const std::lock_guard lock(mutex_);
+            fractions_[device] = fraction;
+        }
+        if (heap_type* const h = heap_if_any(device)) h->set_fraction(fraction);
     }
 
     void emptyCache(pool_id only = {0, 0}) override {
         for_each_heap([&](heap_type& h) { h.empty_cache(only); });
-        if (only == pool_id{0, 0} && former_in_use()) former_->emptyCache(only);
+        // It knows nothing of captures here, and its frees and queries would end them.
+        if (former_in_use() && !capture_under_way()) empty_former(only);
     }
 
     void enable(bool value) override { enabled_.store(value); }
@@ -296,13 +323,27 @@ class allocator final : public native::CUDAAllocator, private out_of_memory_watc
     // Pools and checkpoints
     // ----------------------------------------------------------------------------------------------------------------
 
+    // Pools from before this allocator are the former one's, to the end of their lives: their users let go of them in
+    // destructors, where an error would end the process.
+
     void beginAllocateToPool(c10::DeviceIndex device, pool_id id,
                              std::function<bool(cudaStream_t)> filter) override {
-        heap_of(device).begin(id, std::move(filter));
+        TORCH_CHECK(
+            !former_has(device, id),
+            "tenure: this pool was made before tenure became torch's allocator, and cannot be allocated to "
+            "any more: make a new MemPool, or capture the graph again");
+        heap_of(device).begin(id, std::move(filter), world_->current_stream(device));
     }
-    void endAllocateToPool(c10::DeviceIndex device, pool_id id) override { heap_of(device).end(id); }
-    void releasePool(c10::DeviceIndex device, pool_id id) override { heap_of(device).release_pool(id); }
+    void endAllocateToPool(c10::DeviceIndex device, pool_id id) override {
+        if (former_has(device, id)) return former_->endAllocateToPool(device, id);
+        heap_of(device).end(id);
+    }
+    void releasePool(c10::DeviceIndex device, pool_id id) override {
+        if (former_in_use() && !has(device, id)) return former_->releasePool(device, id);
+        heap_of(device).release_pool(id);
+    }
     int getPoolUseCount(c10::DeviceIndex device, pool_id id) override {
+        if (former_has(device, id)) return former_->getPoolUseCount(device, id);
         return heap_of(device).use_count(id);
     }
     void createOrIncrefPool(c10::DeviceIndex device, pool_id id,
@@ -310,22 +351,29 @@ class allocator final : public native::CUDAAllocator, private out_of_memory_watc
         heap_of(device).create_or_incref(id, std::move(source));
     }
     void setUseOnOOM(c10::DeviceIndex device, pool_id id, bool on) override {
+        if (former_has(device, id)) return former_->setUseOnOOM(device, id, on);
         heap_of(device).set_use_on_oom(id, on);
     }
-    void setNoSplit(c10::DeviceIndex device, pool_id id) override { heap_of(device).set_no_split(id); }
+    void setNoSplit(c10::DeviceIndex device, pool_id id) override {
+        if (former_has(device, id)) return former_->setNoSplit(device, id);
+        heap_of(device).set_no_split(id);
+    }
 
     bool checkPoolLiveAllocations(c10::DeviceIndex device, pool_id id,
                                   const std::unordered_set<void*>& expected) override {
+        if (former_has(device, id)) return former_->checkPoolLiveAllocations(device, id, expected);
         return heap_of(device).live_blocks_are(id, expected);
     }
     std::shared_ptr<native::AllocatorState> getCheckpointState(c10::DeviceIndex device, pool_id id) override {
+        if (former_has(device, id)) return former_->getCheckpointState(device, id);
         return heap_of(device).checkpoint(id);
     }
     native::CheckpointDelta setCheckpointPoolState(c10::DeviceIndex device,
                                                    std::shared_ptr<native::AllocatorState> state) override {
-        const auto* const mine = dynamic_cast<const pool_checkpoint*>(state.get());
-        TORCH_CHECK(mine != nullptr, "the checkpoint was made by another allocator");
-        return heap_of(device).restore(*mine, &delete_block);
+        if (const auto* const mine = dynamic_cast<const pool_checkpoint*>(state.get()))
+            return heap_of(device).restore(*mine, &delete_block);
+        TORCH_CHECK(former_in_use(), "the checkpoint was made by another allocator");
+        return former_->setCheckpointPoolState(device, std::move(state));
     }
 
     // ----------------------------------------------------------------------------------------------------------------
@@ -508,7 +556,10 @@ class allocator final : public native::CUDAAllocator, private out_of_memory_watc
         std::unique_ptr<device_type> gpu = world_->open(device, settings_.share);
         const std::lock_guard lock(mutex_);
         if (heap_type* const h = heap_if_any(device)) return *h;
-        auto fresh = std::make_unique<heap_type>(device, std::move(gpu), heap_settings_, recorder_);
+        heap_settings its_own = heap_settings_;
+        its_own.fraction = fraction_of(device);
+        auto fresh = std::make_unique<heap_type>(device, std::move(gpu), its_own, recorder_);
+        if (former_in_use() && count_ > 1) world_->admit_peers(fresh->through());
         fresh->set_history(history_.enabled, history_.max_entries, true, history_.skipped);
         for (const trace_tracker& t : trackers_) fresh->track(t);
         heap_type* const h = fresh.get();
@@ -519,6 +570,47 @@ class allocator final : public native::CUDAAllocator, private out_of_memory_watc
 
     static c10::Device device_of(const heap_type& h) noexcept {
         return {c10::kCUDA, static_cast<c10::DeviceIndex>(h.ordinal())};
+    }
+
+    // ---- the former allocator ----
+
+    [[nodiscard]] bool has(int device, pool_id id) const {
+        const heap_type* const h = heap_if_any(device);
+        return h != nullptr && h->use_count(id) != 0;
+    }
+    /// Returns: whether it is a pool of the former allocator's.
+    [[nodiscard]] bool former_has(int device, pool_id id) const {
+        if (!former_in_use() || has(device, id)) return false;
+        try {
+            return former_->getPoolUseCount(static_cast<c10::DeviceIndex>(device), id) > 0;
+        } catch (const c10::Error&) { // a kind without pools
+            return false;
+        }
+    }
+
+    void empty_former(pool_id only) {
+        try {
+            former_->emptyCache(only);
+        } catch (const c10::Error&) {
+            if (only == pool_id{0, 0}) throw; // else: a pool that it does not know
+        }
+    }
+
+    [[nodiscard]] bool capture_under_way() const {
+        bool any = false;
+        for_each_heap([&](heap_type& h) { any = any || h.capture_active(); });
+        return any;
+    }
+
+    double fraction_of(int device) const {
+        const auto it = fractions_.find(device);
+        return it == fractions_.end() ? heap_settings_.fraction : it->second;
+    }
+
+    bool make_room() override {
+        if (!former_in_use() || capture_under_way()) return false;
+        empty_former({0, 0});
+        return true;
     }
 
     void ran_out(int device, std::size_t requested, std::size_t total, std::size_t free) override {
@@ -575,6 +667,7 @@ class allocator final : public native::CUDAAllocator, private out_of_memory_watc
     std::vector<trace_tracker> trackers_;
     std::vector<c10::CachingDeviceAllocator::AnnotationEntry> annotations_;
     history history_;
+    std::map<int, double> fractions_; ///< of devices for which one was set
     std::unordered_map<void*, std::pair<heap_type*, std::size_t>> uncached_; ///< bytes
 };
 

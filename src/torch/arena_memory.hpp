@@ -36,7 +36,9 @@ class arena_memory {
     virtual std::size_t trim(std::size_t bytes_to_keep) = 0;
 
     [[nodiscard]] virtual meter_reading limits() const noexcept = 0;
-    virtual std::size_t set_max(std::size_t bytes) = 0;
+    /// Effects: the limit from now on; `give_back`: free memory above it goes back at once.
+    /// Returns: bytes by which the arena is over it.
+    virtual std::size_t set_max(std::size_t bytes, bool give_back) = 0;
 
     /// Returns: whether all free memory, wherever it lies, can serve one request.
     [[nodiscard]] virtual bool joins_free_memory() const noexcept = 0;
@@ -82,7 +84,9 @@ class arena_memory_of final : public arena_memory {
     [[nodiscard]] bool validate() const noexcept override { return arena_.validate(); }
     std::size_t trim(std::size_t bytes_to_keep) override { return arena_.trim(bytes_to_keep); }
     [[nodiscard]] meter_reading limits() const noexcept override { return arena_.limits(); }
-    std::size_t set_max(std::size_t bytes) override { return arena_.set_max(bytes); }
+    std::size_t set_max(std::size_t bytes, bool give_back) override {
+        return give_back ? arena_.set_max(bytes) : arena_.node().set_max(bytes);
+    }
 
     [[nodiscard]] bool joins_free_memory() const noexcept override {
         if constexpr (requires(Policy<metered<Device>> & p) { p.remaps(); })

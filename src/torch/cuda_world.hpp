@@ -9,7 +9,9 @@
 #include "gate.hpp"
 #include "ipc.hpp"
 #include "options.hpp"
+#include "outside_captures.hpp"
 
+#include <tenure/device/cuda/guards.hpp>
 #include <tenure/device/cuda_device.hpp>
 
 #include <c10/cuda/CUDAException.h>
@@ -24,6 +26,11 @@
 #include <string>
 
 namespace tenure::torch {
+
+template <>
+struct outside_captures<cuda::device> {
+    cuda::relaxed_capture relaxed{};
+};
 
 class cuda_world {
   public:
@@ -78,13 +85,39 @@ class cuda_world {
             else
                 C10_CUDA_CHECK(e);
         }
-        const status s = of.admit(user, &grant);
+        admit(user, of);
+    }
+
+    /// Effects: devices that may have been let use memory of `of`'s device before `of` was there may use its memory, too:
+    /// those that can, and that this process uses. Torch asks for a pair once, and remembers the answer.
+    static void admit_peers(gate<cuda::device>& of) {
+        const int owner = of.upstream().ordinal();
+        for (c10::DeviceIndex d = 0; d < c10::cuda::device_count(); ++d) {
+            if (d == owner || !c10::cuda::hasPrimaryContext(d)) continue;
+            int reaches = 0;
+            C10_CUDA_CHECK(cudaDeviceCanAccessPeer(&reaches, d, owner));
+            if (reaches != 0) admit(d, of);
+        }
+    }
+
+  private:
+    static void admit(int user, gate<cuda::device>& of) {
+        const status s = of.admit(user, {.to_range = &grant_range, .to_pool = &grant_pool});
         TORCH_CHECK(s == status::ok, "tenure: device ", user, " gets no access to memory of device ",
                     of.upstream().ordinal(), ": ", to_string(s));
     }
 
-  private:
-    static status grant(cuda::device& d, void* p, std::size_t bytes, int peer) noexcept {
+    static status grant_pool(cuda::device&, pool_handle pool, int peer) noexcept {
+        cudaMemAccessDesc access{};
+        access.location.type = cudaMemLocationTypeDevice;
+        access.location.id = peer;
+        access.flags = cudaMemAccessFlagsProtReadWrite;
+        const cudaError_t e = cudaMemPoolSetAccess(pool, &access, 1);
+        if (e != cudaSuccess) (void)cudaGetLastError();
+        return cuda::to_status(e);
+    }
+
+    static status grant_range(cuda::device& d, void* p, std::size_t bytes, int peer) noexcept {
         CUmemAccessDesc access{};
         access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
         access.location.id = peer;

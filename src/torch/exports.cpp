@@ -47,6 +47,8 @@ struct library {
     cuda_allocator* installed = nullptr;
     std::array<std::shared_ptr<cuda_source>, most_sources> sources;
     std::array<std::uint64_t, most_sources> source_ids{};
+    std::array<std::uint64_t, most_sources> freed_at{}; ///< in the order of closing; 0: never used
+    std::uint64_t closed = 0;
     std::uint64_t next_source = 1;
 
     static library& get() {
@@ -74,16 +76,46 @@ struct library {
             if (sources[i] && source_ids[i] == id) return sources[i];
         throw std::invalid_argument("there is no pool with id " + std::to_string(id));
     }
-    std::shared_ptr<cuda_source> source_in(std::size_t slot) {
+    struct numbered_source {
+        std::uint64_t id = 0;
+        std::shared_ptr<cuda_source> source{};
+    };
+    numbered_source source_in(std::size_t slot) {
         const std::lock_guard lock(mutex);
-        return sources[slot];
+        return {source_ids[slot], sources[slot]};
+    }
+
+    /// Returns: the slot that has been free for longest: torch may still know the functions of one just given up.
+    /// Requires: the mutex is held. Throws: `std::runtime_error` if there is none.
+    std::size_t free_slot() const {
+        std::size_t best = most_sources;
+        for (std::size_t i = 0; i < most_sources; ++i)
+            if (!sources[i] && (best == most_sources || freed_at[i] < freed_at[best])) best = i;
+        if (best != most_sources) return best;
+        throw std::runtime_error("there are " + std::to_string(most_sources) +
+                                 " pools already; destroy one first");
+    }
+
+    /// Effects: nothing is allocated from the pool any more, and its number is unknown. Throws: `std::runtime_error` if
+    /// torch has segments of it.
+    void close_source(std::uint64_t id) {
+        const auto s = source(id);
+        if (!s->close())
+            throw std::runtime_error("pool \"" + s->name() + "\" has " + std::to_string(s->live()) +
+                                     " live segments: drop the MemPool, and what was allocated in it, first");
+        const std::lock_guard lock(mutex);
+        for (std::size_t i = 0; i < most_sources; ++i) {
+            if (sources[i] != s) continue;
+            sources[i].reset();
+            freed_at[i] = ++closed;
+        }
     }
 };
 
 struct source_entry {
     static void* allocate(std::size_t slot, std::size_t n, int device, CUstream_st*) noexcept {
         try {
-            const auto s = library::get().source_in(slot);
+            const auto s = library::get().source_in(slot).source;
             return s ? s->allocate(n, device) : nullptr;
         } catch (...) { // torch says that the device is full; there is no way to say more
             return nullptr;
@@ -91,7 +123,7 @@ struct source_entry {
     }
     static void deallocate(std::size_t slot, void* p, std::size_t n, int device, CUstream_st*) noexcept {
         try {
-            if (const auto s = library::get().source_in(slot)) s->deallocate(p, n, device);
+            if (const auto s = library::get().source_in(slot).source) s->deallocate(p, n, device);
         } catch (...) { // host memory: the segment stays taken
         }
     }
@@ -175,7 +207,7 @@ void install(std::string_view running, std::string_view options) {
         TORCH_WARN("tenure ignores these keys of PYTORCH_ALLOC_CONF with policy ", s.policy.name, ": ",
                    ignored);
     auto* const mine = new cuda_allocator(l.world, s, settings_from_torch(s), former);
-    if (former != nullptr && former->initialized()) mine->init(c10::cuda::device_count());
+    if (former != nullptr && former->initialized()) mine->take_over(c10::cuda::device_count());
     native::allocator.store(mine);
     c10::SetAllocator(c10::kCUDA, mine, 1);
     l.installed = mine;
@@ -235,13 +267,13 @@ std::string arenas_json() {
         }
     }
     for (std::size_t slot = 0; slot < most_sources; ++slot) {
-        const auto s = l.source_in(slot);
+        const auto [id, s] = l.source_in(slot);
         if (!s) continue;
-        const std::uint64_t id = l.source_ids[slot];
+        const std::uint64_t number = id; // clang 14 cannot capture a structured binding
         bool anywhere = false;
         s->for_each([&](int device, const arena_memory& m) {
             anywhere = true;
-            begin_arena(j, id, s->name(), "pool", s->policy().name, true);
+            begin_arena(j, number, s->name(), "pool", s->policy().name, true);
             j.key("device").value(static_cast<std::size_t>(device));
             describe_memory(j, m);
             j.close('}');
@@ -344,17 +376,7 @@ TENURE_EXPORT int tenure_torch_arena_find(const char* name, uint64_t* arena) {
 TENURE_EXPORT int tenure_torch_arena_destroy(uint64_t arena) {
     return checked([&] {
         library& l = library::get();
-        if ((arena & source_bit) != 0) {
-            const auto s = l.source(arena);
-            if (const std::size_t live = s->live(); live != 0)
-                throw std::runtime_error(
-                    "pool \"" + s->name() + "\" has " + std::to_string(live) +
-                    " live segments: drop the MemPool, and what was allocated in it, first");
-            const std::lock_guard lock(l.mutex);
-            for (auto& slot : l.sources)
-                if (slot == s) slot.reset();
-            return;
-        }
+        if ((arena & source_bit) != 0) return l.close_source(arena);
         if (arena == 0) throw std::invalid_argument("the default arena cannot be destroyed");
         const tenant_ptr t = l.arena(arena);
         if (!t->open()) throw std::invalid_argument("arena \"" + t->name() + "\" is destroyed already");
@@ -421,24 +443,21 @@ TENURE_EXPORT int tenure_torch_pool_create(const char* name, uint64_t max_bytes,
     return checked([&] {
         library& l = library::get();
         settings given;
-        if (cuda_allocator* const a = l.if_in_charge()) given.policy = a->chosen().policy;
+        // Memory of cudaMalloc: other devices and other processes reach it as torch's own allocator expects. Torch caches
+        // the pool's segments by itself, so there is nothing for a cleverer policy to do.
+        given.policy.name = "caching";
         given = parse_settings(text_of(options), given);
         if (given.limit != tenure::no_limit)
             throw std::invalid_argument("limit is an option of install; a pool has max");
         auto s = std::make_shared<cuda_source>(l.world, std::string(text_of(name)), max_bytes, given.policy,
                                                given.share);
         const std::lock_guard lock(l.mutex);
-        for (std::size_t slot = 0; slot < most_sources; ++slot) {
-            if (l.sources[slot]) continue;
-            l.sources[slot] = std::move(s);
-            *arena = l.source_ids[slot] = source_bit | l.next_source++;
-            const auto [take, give] = functions_of<source_entry>(slot);
-            *alloc_fn = reinterpret_cast<void*>(take);
-            *free_fn = reinterpret_cast<void*>(give);
-            return;
-        }
-        throw std::runtime_error("there are " + std::to_string(most_sources) +
-                                 " pools already; destroy one first");
+        const std::size_t slot = l.free_slot();
+        l.sources[slot] = std::move(s);
+        *arena = l.source_ids[slot] = source_bit | l.next_source++;
+        const auto [take, give] = functions_of<source_entry>(slot);
+        *alloc_fn = reinterpret_cast<void*>(take);
+        *free_fn = reinterpret_cast<void*>(give);
     });
 }
 

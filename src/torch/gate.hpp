@@ -25,6 +25,7 @@
 #include <tenure/tenancy/meter.hpp>
 #include <tenure/tenancy/metered.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -100,7 +101,29 @@ class gate : public metered<Device> {
         count(changes_);
         return s;
     }
+    result<pool_handle, status>
+    create_pool(const pool_properties& properties) noexcept requires pool_device<Device> {
+        const std::lock_guard lock(mutex_);
+        try {
+            pools_.reserve(pools_.size() + 1);
+        } catch (...) {
+            return status::failed;
+        }
+        result<pool_handle, status> made = metered<Device>::create_pool(properties);
+        if (!made) return made;
+        for (const auto& [peer, how] : peers_)
+            if (const status s = how.to_pool(*device_, *made, peer); s != status::ok) {
+                (void)metered<Device>::destroy_pool(*made);
+                return s;
+            }
+        pools_.push_back(*made);
+        return made;
+    }
     status destroy_pool(pool_handle pool) noexcept requires pool_device<Device> {
+        {
+            const std::lock_guard lock(mutex_);
+            pools_.erase(std::remove(pools_.begin(), pools_.end(), pool), pools_.end());
+        }
         const status s = metered<Device>::destroy_pool(pool);
         count(changes_);
         return s;
@@ -148,8 +171,9 @@ class gate : public metered<Device> {
         const status s = metered<Device>::set_access(p, bytes);
         if (s != status::ok) return s;
         const std::lock_guard lock(mutex_);
-        for (const auto& [peer, grant] : peers_)
-            if (const status granted = grant(*device_, p, bytes, peer); granted != status::ok) return granted;
+        for (const auto& [peer, how] : peers_)
+            if (const status granted = how.to_range(*device_, p, bytes, peer); granted != status::ok)
+                return granted;
         return s;
     }
 
@@ -193,18 +217,25 @@ class gate : public metered<Device> {
         return found;
     }
 
-    /// Lets another device use memory that is mapped at [p, p + bytes).
-    using grant_function = status (*)(Device&, void* p, std::size_t bytes, int peer) noexcept;
+    /// How another device is let use memory: mapped at [p, p + bytes), and of a driver pool.
+    struct grant {
+        status (*to_range)(Device&, void* p, std::size_t bytes, int peer) noexcept = nullptr;
+        status (*to_pool)(Device&, pool_handle pool, int peer) noexcept = nullptr;
+    };
 
-    /// Effects: device `peer` may use what is mapped now and later. Memory of `allocate` is not the gate's to grant.
-    /// Returns: `ok`, or the device's answer.
-    status admit(int peer, grant_function grant) {
+    /// Effects: device `peer` may use what is mapped, and what driver pools hold, now and later. Memory of `allocate` is
+    /// not the gate's to grant. Returns: `ok`, or the device's answer; then the peer is not admitted.
+    status admit(int peer, grant how) {
         const std::lock_guard lock(mutex_);
-        if (!peers_.emplace(peer, grant).second) return status::ok;
+        if (peers_.count(peer) != 0) return status::ok;
         for (const auto& [begin, e] : extents_) {
             if (e.memory == 0) continue;
-            if (const status s = grant(*device_, to_pointer(begin), e.bytes, peer); s != status::ok) return s;
+            if (const status s = how.to_range(*device_, to_pointer(begin), e.bytes, peer); s != status::ok)
+                return s;
         }
+        for (const pool_handle pool : pools_)
+            if (const status s = how.to_pool(*device_, pool, peer); s != status::ok) return s;
+        peers_.emplace(peer, how);
         return status::ok;
     }
 
@@ -251,7 +282,8 @@ class gate : public metered<Device> {
     std::map<std::uint64_t, extent> extents_;
     std::map<memory_handle, std::size_t> sizes_; ///< bytes
     std::map<memory_handle, std::shared_ptr<void>> attached_;
-    std::map<int, grant_function> peers_;
+    std::vector<pool_handle> pools_;
+    std::map<int, grant> peers_;
 };
 
 } // namespace tenure::torch

@@ -10,7 +10,8 @@
 /// A block is complete when the marks of all streams that used it have passed. While a capture is active nothing is
 /// marked, polled or waited for; frees are deferred.
 ///
-/// Invariants: a block that waits is in exactly one place, either deferred or with `events` marks in the queues.
+/// Invariants: a block that waits is in exactly one place, either deferred or with `events` marks in the queues. A stream
+/// that can be neither marked nor waited for now stays among the block's uses, and is tried again later.
 /// Complexity: a free costs an event a stream; polling costs one query a stream that has not passed.
 /// Thread-safety: externally synchronised, by the heap's mutex.
 
@@ -50,17 +51,19 @@ class pending_frees {
             defer(b);
             return true;
         }
+        std::size_t unmarked = 0; // uses that stay, in front
         for (const stream_handle s : b->uses) {
             const result<event_handle, status> event = events_.mark(s);
             if (event) {
                 queues_[s].push_back({*event, b});
                 if (b->events++ == 0) ++waiting_;
-            } else {
-                (void)wait_for_device(); // the stream cannot be marked: then everything is waited for
+            } else if (wait_for_device() != status::ok) { // then everything would have passed
+                b->uses[unmarked++] = s;
             }
         }
-        b->uses.clear();
-        return b->events != 0;
+        b->uses.resize(unmarked);
+        if (b->events == 0 && unmarked != 0) defer(b);
+        return b->events != 0 || unmarked != 0;
     }
 
     /// Effects: f(block) for each block whose uses have all passed.
@@ -107,7 +110,10 @@ class pending_frees {
         events_.release(m.event);
         if (--m.waiting->events != 0) return;
         --waiting_;
-        f(m.waiting);
+        if (m.waiting->uses.empty())
+            f(m.waiting);
+        else
+            defer(m.waiting);
     }
 
     status wait_for_device() noexcept {

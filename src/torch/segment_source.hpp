@@ -12,6 +12,7 @@
 /// its own OutOfMemoryError. Segments are usable on every stream at once, and when torch gives one back, all work of the
 /// device is waited for first, as `cudaFree` does.
 ///
+/// Invariant: nothing is kept. Torch caches segments; what it gives back is for everybody on the device.
 /// Thread-safety: thread-safe.
 
 #include "arena_memory.hpp"
@@ -20,6 +21,8 @@
 #include "policies.hpp"
 
 #include <tenure/core/error.hpp>
+#include <tenure/core/units.hpp>
+#include <tenure/policy/caching_options.hpp>
 #include <tenure/tenancy/meter.hpp>
 
 #include <cstddef>
@@ -47,6 +50,11 @@ class segment_source {
         gate<device_type> through;
         std::unique_ptr<arena_memory> memory;
         std::size_t live = 0;
+
+        /// Waiting for a device takes a byte of it, also when it is full.
+        void keep_a_byte() noexcept {
+            if constexpr (requires { device->keep_a_byte(); }) device->keep_a_byte();
+        }
     };
 
     segment_source(World& world, std::string name, std::size_t max, policy_choice policy, sharing share)
@@ -57,9 +65,10 @@ class segment_source {
     [[nodiscard]] const std::string& name() const noexcept { return name_; }
     [[nodiscard]] const policy_choice& policy() const noexcept { return policy_; }
 
-    /// Returns: null if there is no memory for it. Throws: what opening a device throws.
+    /// Returns: null if there is no memory for it, or it is closed. Throws: what opening a device throws.
     void* allocate(std::size_t bytes, int device) {
         const std::lock_guard lock(mutex_);
+        if (closed_) return nullptr;
         place& at = place_on(device);
         const allocate_result r = at.memory->allocate_settled(bytes);
         if (!r) return nullptr;
@@ -70,9 +79,23 @@ class segment_source {
     void deallocate(void* p, std::size_t bytes, int device) {
         const std::lock_guard lock(mutex_);
         place& at = place_on(device);
-        if (at.device->synchronize() != status::ok) return; // the device is gone, and the memory with it
+        if (at.device->synchronize() != status::ok) { // perhaps for want of a byte
+            at.memory->trim(0);
+            if (at.device->synchronize() != status::ok) return; // the device is gone, and the memory with it
+        }
         at.memory->deallocate_settled(p, bytes);
         --at.live;
+        at.memory->trim(0);
+        at.keep_a_byte();
+    }
+
+    /// Effects: no segment is given out any more. Returns: false if some are out; then nothing has changed.
+    bool close() {
+        const std::lock_guard lock(mutex_);
+        for (const auto& [d, p] : places_)
+            if (p->live != 0) return false;
+        closed_ = true;
+        return true;
     }
 
     [[nodiscard]] std::size_t live() const {
@@ -94,7 +117,7 @@ class segment_source {
         const std::lock_guard lock(mutex_);
         if (device < 0) max_ = bytes;
         for (const auto& [d, p] : places_)
-            if (device < 0 || device == d) p->memory->set_max(bytes);
+            if (device < 0 || device == d) p->memory->set_max(bytes, true);
     }
 
     [[nodiscard]] std::size_t max() const {
@@ -110,10 +133,14 @@ class segment_source {
     }
 
   private:
+    /// For policy `caching`: what torch asks for is a segment already, 2 MiB or more, and is bought as it is.
+    static constexpr caching_options whole_segments{.large_segment = 4_MiB, .min_large_alloc = 2_MiB};
+
     place& place_on(int device) {
         if (const auto it = places_.find(device); it != places_.end()) return *it->second;
         auto fresh = std::make_unique<place>(world_->open(device, share_), name_);
-        fresh->memory = make_arena_memory(policy_, {}, fresh->through, name_, max_);
+        fresh->memory = make_arena_memory(policy_, whole_segments, fresh->through, name_, max_);
+        fresh->keep_a_byte();
         return *(places_[device] = std::move(fresh));
     }
 
@@ -123,6 +150,7 @@ class segment_source {
     const policy_choice policy_;
     const sharing share_;
     mutable std::mutex mutex_; ///< guards what follows, and `max_`
+    bool closed_ = false;
     std::map<int, std::unique_ptr<place>> places_;
 };
 

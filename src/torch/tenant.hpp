@@ -15,6 +15,7 @@
 
 #include <tenure/core/error.hpp>
 
+#include <c10/util/Exception.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <array>
@@ -117,12 +118,36 @@ class tenants {
         entered_ever.store(true);
         c10::ThreadLocalDebugInfo::_push(kind, std::move(t));
     }
-    /// Throws: `c10::Error` if what this thread entered last is no arena.
-    static void pop() { c10::ThreadLocalDebugInfo::_pop(kind); }
+    /// Effects: this thread leaves the arena that it entered last. What others have pushed since (a profiler that was
+    /// started inside) stays. Throws: `c10::Error` if it is in none, or what lies above is of a kind that nobody knows.
+    static void pop() {
+        using info = c10::ThreadLocalDebugInfo;
+        std::vector<std::pair<c10::DebugInfoKind, std::shared_ptr<c10::DebugInfoBase>>> above;
+        for (int k = 0; !on_top(kind) && k < kinds; ++k) {
+            const auto other = static_cast<c10::DebugInfoKind>(k);
+            if (!on_top(other)) continue;
+            above.emplace_back(other, info::_pop(other));
+            k = -1;
+        }
+        const bool inside = on_top(kind);
+        if (inside) (void)info::_pop(kind);
+        for (; !above.empty(); above.pop_back()) info::_push(above.back().first, above.back().second);
+        TORCH_CHECK(inside, "tenure: this thread is in no arena that it could leave now");
+    }
 
   private:
     /// Torch has no kind for others to use; it compares kinds, and does nothing else with them.
     static constexpr auto kind = static_cast<c10::DebugInfoKind>(0xA7);
+    static constexpr int kinds = 16; ///< more than torch has of its own
+
+    static bool on_top(c10::DebugInfoKind k) {
+        try {
+            return c10::ThreadLocalDebugInfo::_peek(k) != nullptr;
+        } catch (const c10::Error&) { // there is no other way to ask
+            return false;
+        }
+    }
+
     static inline std::atomic<bool> entered_ever{false};
 
     [[nodiscard]] tenant_ptr find_open(const std::string& name) const {

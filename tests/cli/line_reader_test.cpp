@@ -104,6 +104,39 @@ TEST_CASE("corrupt gzip data is an error", "[cli][line_reader]") {
     CHECK(lines_in(bytes).back().find("corrupt gzip data") != std::string::npos);
 }
 
+TEST_CASE("a damaged member of a gzip file is an error, not the end", "[cli][line_reader]") {
+    const std::string first = gzip("first line\n");
+    const std::string second = gzip("second line\n");
+    CHECK(lines_in(first + second) == list{"first line", "second line"});
+    CHECK(lines_in(first + std::string(1000, '\0')) == list{"first line"}); // padding of a tape or a disk
+    for (std::size_t bit = 0; bit < 16; ++bit) {                            // of the second's magic
+        std::string bytes = first + second;
+        char& c = bytes[first.size() + bit / 8];
+        c = static_cast<char>(c ^ (1 << bit % 8));
+        CAPTURE(bit);
+        const list all = lines_in(bytes);
+        REQUIRE(all.size() == 2);
+        CHECK(all[1].find(":2: corrupt gzip data") != std::string::npos);
+    }
+    CHECK(lines_in(first + "rest\n").back().find("corrupt gzip data") != std::string::npos);
+    CHECK(lines_in(first + std::string("\0\0x", 3)).back().find("corrupt gzip data") != std::string::npos);
+    for (std::size_t n = 1; n < second.size(); ++n) {
+        CAPTURE(n);
+        CHECK(lines_in(first + second.substr(0, n)).back().find("error ") == 0);
+    }
+}
+
+TEST_CASE("a reader says whether a line was ended, and takes longer ones if asked", "[cli][line_reader]") {
+    const scratch_file file("a\n" + std::string(10000, 'x'));
+    line_reader reader(file.path(), 10000);
+    std::string_view line;
+    REQUIRE(reader.next(line));
+    CHECK_FALSE(reader.unended());
+    REQUIRE(reader.next(line));
+    CHECK(line.size() == 10000);
+    CHECK(reader.unended());
+}
+
 TEST_CASE("what cannot be opened or read says so", "[cli][line_reader]") {
     CHECK(lines_of("/nonexistent/x.csv") ==
           list{"error /nonexistent/x.csv: cannot open: No such file or directory"});

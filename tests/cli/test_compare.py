@@ -104,10 +104,12 @@ class Output(CompareTest):
         self.assertEqual(r.returncode, 0)
         self.assertEqual(r.stderr, b"")
         lines = r.stdout.decode().splitlines()
-        self.assertEqual(len(lines), 3)
+        self.assertEqual(len(lines), 5) # the table, and the answer
         self.assertIn("reserved peak", lines[0])
         self.assertNotIn("torch native", lines[0])
         self.assertRegex(lines[1], r"^small +best_fit +2.86 MiB ")
+        self.assertEqual(lines[3], "")
+        self.assertRegex(lines[4], r"^small: (best_fit|slab) holds least, .* for 2.86 MiB live at the peak; ")
 
     def test_peers_beside_the_trace_are_shown(self):
         shutil.copy(TRACES / "peers.csv", self.folder)
@@ -508,9 +510,10 @@ class RemapGoalsTest(CompareTest):
                 row, = self.compare(trace, "--policy", "remap")
                 ratios.append(row["ratio"])
                 self.assertLessEqual(row["ratio"], 1.05)
-                # With several streams most of it is event queries, 2 us each while kernels run.
+                # With several streams: an event for each free of a block that others use, and a query of 2 us for
+                # every two of them.
                 streams = trace.name.startswith("multistream")
-                self.assertLessEqual(row["warm_share"], 0.011 if streams else 0.001)
+                self.assertLessEqual(row["warm_share"], 0.0095 if streams else 0.001)
                 limit = int(row["live_peak"] * 1.05)
                 tight, = self.compare(trace, "--policy", "remap", "--limit", limit)
                 self.assertEqual(tight["oom_count"], 0)
@@ -519,13 +522,14 @@ class RemapGoalsTest(CompareTest):
         self.assertLessEqual(math.prod(ratios) ** (1 / len(ratios)), 1.02)
 
     def test_magazines_in_front_cost_little_memory(self):
-        fronted = 1.0
+        alone, fronted = 1.0, 1.0
         for trace in sorted(TRACES.glob("*.csv.gz")):
             with self.subTest(trace=trace.name):
-                row, = self.compare(trace, "--policy", "fronted_remap")
+                without, row = self.compare(trace, "--policy", "remap,fronted_remap")
+                alone *= without["ratio"]
                 fronted *= row["ratio"]
-                self.assertLessEqual(row["ratio"], 1.061)
-        self.assertLessEqual(fronted ** (1 / 7), 1.031)
+                self.assertLessEqual(row["ratio"], without["ratio"] + 0.012)
+        self.assertLessEqual(fronted ** (1 / 7), alone ** (1 / 7) + 0.005)
 
 
 if __name__ == "__main__":

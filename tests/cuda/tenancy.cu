@@ -301,6 +301,119 @@ void check_limits(gpu& device, const streams& s) {
     say("limits/everything_comes_back", root.limits().used == 0);
 }
 
+/// A block that its owner passes on takes along what is in it, and nothing of what had been around it.
+void check_transfer(gpu& device, const streams& s) {
+    constexpr unsigned old_bytes = 0xA11CE000u;
+    constexpr unsigned passed_on = 0xB0B00000u;
+    for (const tenure::scrub how : {tenure::scrub::on_transfer, tenure::scrub::none}) {
+        gpu_hub hub(device, {.wipe = how});
+        tenure::arena_group root({.name = "gpu", .max = 512_MiB});
+        using arena = tenure::arena<tenure::buddy_pool, gpu_hub>;
+        arena from(root, hub, {.name = "from"}, {.segment_bytes = 2_MiB});
+        arena to(root, hub, {.name = "to"}, {.segment_bytes = 2_MiB});
+        unsigned long long* found = nullptr;
+        TENURE_REQUIRE(cudaMallocManaged(&found, 2 * sizeof *found) == cudaSuccess);
+        found[0] = found[1] = 0;
+        auto* const all = static_cast<unsigned*>(from.allocate(s.a, 64_MiB));
+        fill<<<64, 256, 0, s.a>>>(all, 64_MiB / 4, old_bytes);
+        from.deallocate(s.a, all, 64_MiB);
+        auto* const p = static_cast<unsigned*>(from.allocate(s.a, 33_MiB)); // rounded up to all of it
+        fill<<<64, 256, 0, s.a>>>(p, 33_MiB / 4, passed_on);
+        const bool moved = p == all && from.transfer(p, to).has_value();
+        to.deallocate(s.a, p, 33_MiB);
+        auto* const now = static_cast<unsigned*>(to.allocate(s.a, 64_MiB));
+        look_for<<<64, 256, 0, s.a>>>(now, 64_MiB / 4, old_bytes, found);
+        look_for<<<64, 256, 0, s.a>>>(now, 33_MiB / 4, passed_on, found + 1);
+        TENURE_REQUIRE(cudaStreamSynchronize(s.a) == cudaSuccess);
+        if (how == tenure::scrub::none) {
+            say("transfer/without_wiping_the_rest_is_read", moved && now == all && found[0] == 31_MiB / 4);
+        } else {
+            say("transfer/what_is_in_the_block_goes_along", moved && now == all && found[1] == 33_MiB / 4);
+            say("transfer/the_rest_of_its_segment_is_wiped", found[0] == 0);
+        }
+        to.deallocate(s.a, now, 64_MiB);
+        TENURE_REQUIRE(cudaFree(found) == cudaSuccess);
+    }
+}
+
+/// The scenarios of tests/README.md that a GPU can show with several tenants.
+void check_scenarios(gpu& device, const streams& s) {
+    {
+        gpu_hub hub(device);
+        tenure::arena_group root({.name = "gpu", .max = 256_MiB});
+        using arena = tenure::arena<tenure::caching_pool, gpu_hub>;
+        arena one(root, hub, {.name = "one"});
+        arena two(root, hub, {.name = "two", .max = 128_MiB});
+        std::atomic<std::size_t> over{0};
+        std::vector<std::thread> threads;
+        for (int t = 0; t < 4; ++t)
+            threads.emplace_back([&, t] {
+                arena& mine = t % 2 == 0 ? one : two;
+                for (int i = 0; i < 500; ++i) {
+                    const std::size_t n = (1 + static_cast<std::size_t>(i * 7 + t) % 12) * 8_MiB;
+                    if (const auto r = mine.try_allocate(s.a, n)) mine.deallocate(s.a, *r, n);
+                    if (root.limits().charged > 256_MiB || two.limits().charged > 128_MiB) ++over;
+                }
+            });
+        for (auto& t : threads) t.join();
+        say("scenario/L1_a_race_at_the_limits_passes_none",
+            over == 0 && root.limits().peak <= 256_MiB && two.limits().peak <= 128_MiB);
+        one.trim(0);
+        two.trim(0);
+
+        void* const p = one.allocate(s.a, 4_MiB);
+        const std::size_t used = root.limits().used;
+        const auto foreign = two.try_deallocate(s.a, p, 4_MiB);
+        say("scenario/L2_another_tenants_pointer_is_named_and_stays",
+            !foreign && foreign.error().kind == tenure::misuse_kind::wrong_arena && one.owns(p));
+        one.deallocate(s.a, p, 4_MiB);
+        const auto again = one.try_deallocate(s.a, p, 4_MiB);
+        say("scenario/L3_a_repeated_free_moves_no_counter",
+            !again && again.error().kind == tenure::misuse_kind::double_free && root.limits().used == used);
+
+        arena four[] = {{root, hub, {.name = "a", .max = 24_MiB}},
+                        {root, hub, {.name = "b", .max = 24_MiB}},
+                        {root, hub, {.name = "c", .max = 24_MiB}},
+                        {root, hub, {.name = "d", .max = 24_MiB}}};
+        bool others = true;
+        const auto too_much = four[0].try_allocate(s.a, 30_MiB);
+        for (arena& a : four)
+            if (const auto r = a.try_allocate(s.a, 20_MiB))
+                a.deallocate(s.a, *r, 20_MiB);
+            else
+                others = false;
+        say("scenario/12_only_the_one_that_asks_too_much_fails", !too_much && others);
+        const std::string text = too_much ? "" : too_much.error().text();
+        say("scenario/34_the_text_names_the_level_and_what_decides",
+            text.find("gpu/a") != std::string::npos && text.find("24 MiB") != std::string::npos &&
+                text.find("largest free block") != std::string::npos);
+    }
+    {
+        tenure::arena<tenure::caching_pool, gpu> alone(device, {.name = "alone"});
+        const auto r = alone.try_allocate(s.a, 1_TiB);
+        say("scenario/L5_a_charge_whose_memory_never_came_goes_back",
+            !r && r.error().cause == tenure::failure_cause::device && alone.limits().charged == 0);
+    }
+    {
+        tenure::arena<tenure::caching_pool, gpu> small(device, {.name = "small", .max = 80_MiB});
+        void* const p = small.allocate(s.a, 60_MiB);
+        small.deallocate(s.a, p, 60_MiB);
+        const auto larger = small.try_allocate(s.a, 70_MiB);
+        say("scenario/6_a_larger_block_replaces_a_smaller_one", larger.has_value());
+        if (larger) small.deallocate(s.a, *larger, 70_MiB);
+    }
+    {
+        const auto before = device.memory();
+        tenure::arena<tenure::caching_pool, gpu> tight(device, {.name = "tight", .max = 100_MiB});
+        std::vector<void*> blocks;
+        while (const auto r = tight.try_allocate(s.a, 3_MiB + 100)) blocks.push_back(*r);
+        const auto full = device.memory();
+        say("scenario/11_what_the_driver_sees_never_passes_max",
+            before && full && before->free - full->free <= 100_MiB && !blocks.empty());
+        for (void* b : blocks) tight.deallocate(s.a, b, 3_MiB + 100);
+    }
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
@@ -311,6 +424,8 @@ int main(int argc, char** argv) {
     {
         const streams s;
         check_limits(*device, s);
+        check_scenarios(*device, s);
+        check_transfer(*device, s);
         check_residue<tenure::best_fit_pool>(*device, "best_fit", handovers, s);
         check_residue<tenure::buddy_pool>(*device, "buddy", handovers / 4, s);
         check_residue<tenure::slab_pool>(*device, "slab", handovers / 4, s);

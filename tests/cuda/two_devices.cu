@@ -140,9 +140,9 @@ void use(Pool& pool, place& mine, place& other, int on, const char* name) {
     TENURE_CHECK(cudaStreamDestroy(second) == cudaSuccess);
 }
 
-/// Gives memory back on its own device: the work there is waited for, whichever device is current.
+/// Gives memory back on its own device, whichever is current, and not under work that is not over there.
 template <class Pool>
-void trim_waits_for_its_own_device(Pool& pool, place& mine, int on) {
+void trim_spares_what_is_in_use(Pool& pool, place& mine, int on) {
     constexpr std::size_t n = 64_MiB;
     void* const p = pool.allocate(mine.stream, n);
     make_current(mine.device.ordinal());
@@ -151,9 +151,12 @@ void trim_waits_for_its_own_device(Pool& pool, place& mine, int on) {
     make_current(on);
     pool.deallocate(mine.stream, p, n);
     (void)pool.trim(0);
-    TENURE_CHECK(pool.usage().reserved.current == 0 || cudaStreamQuery(mine.stream) == cudaSuccess);
+    // A pool may wait for the work and give its memory back, or keep it: the driver's own pools keep it.
+    TENURE_CHECK(pool.usage().reserved.current >= n || cudaStreamQuery(mine.stream) == cudaSuccess);
     TENURE_CHECK(mine.device.synchronize(mine.stream) == status::ok); // an early unmap would have killed it
     TENURE_CHECK(cudaGetLastError() == cudaSuccess);
+    (void)pool.trim(0);
+    TENURE_CHECK(pool.usage().reserved.current == 0);
     TENURE_CHECK(current() == on);
 }
 
@@ -167,8 +170,8 @@ void test(const char* name, place& first, place& second, Make make) {
         TENURE_CHECK(current() == on);
         use(*a, first, second, on, name);
         use(*b, second, first, on, name);
-        trim_waits_for_its_own_device(*a, first, on);
-        trim_waits_for_its_own_device(*b, second, on);
+        trim_spares_what_is_in_use(*a, first, on);
+        trim_spares_what_is_in_use(*b, second, on);
 
         // Both at once, each from a thread on which the other's device is current.
         std::thread t([&] {

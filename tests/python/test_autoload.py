@@ -62,6 +62,18 @@ def test_what_cannot_be_had_fails_the_import_and_says_why(run_python, fake_torch
     assert "cannot load" in result.stderr
 
 
+def test_a_second_import_is_not_without_tenure_either(run_python, fake_torch, unloadable):
+    result = run_python(
+        "-c",
+        SITE + "for _ in range(2):\n"
+        "    try: import torch; print('imported')\n    except ImportError as e: print('asks for' in str(e))",
+        path=[fake_torch()],
+        TENURE_TORCH=1,
+        TENURE_TORCH_LIBRARY=unloadable,
+    )
+    assert result.stdout.splitlines() == ["True", "True"], result.stderr
+
+
 def test_auto_goes_on_with_a_warning(run_python, fake_torch, unloadable):
     result = run_python(
         "-c",

@@ -216,6 +216,7 @@ def test_pickles_that_ask_for_anything_but_plain_data_are_refused(tmp_path, caps
         (pickle.dumps([{"address": 1, "blocks": []}]), "list of segments"),
         (pickle.dumps({"a": 1}), "'segments'"),
         (pickle.dumps({"segments": [], "device_traces": 3}), "'device_traces' is a int"),
+        (pickle.dumps({"segments": [], "device_traces": [5]}), "history of device 0 is a int"),
         (pickle.dumps("text"), "not a str"),
         (b"\x80\x04Pname\n.", "outside|plain|damaged"),
     ],
@@ -224,6 +225,14 @@ def test_what_is_no_snapshot_is_refused_with_a_reason(tmp_path, content, why):
     path = tmp_path / "snapshot.pickle"
     path.write_bytes(content)
     with pytest.raises(trace.SnapshotError, match=why):
+        trace.load(path)
+
+
+def test_what_unpacks_to_much_more_than_a_snapshot_does_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(trace, "_UNPACKED_AT_LEAST", 1 << 20)
+    path = tmp_path / "snapshot.pickle.gz"
+    path.write_bytes(gzip.compress(bytes(8 << 20)))
+    with pytest.raises(trace.SnapshotError, match="unpacked it is larger than"):
         trace.load(path)
 
 
@@ -236,6 +245,7 @@ def test_what_is_no_snapshot_is_refused_with_a_reason(tmp_path, content, why):
         ([event("alloc", 512, "7")], "'size' of event 0 of device 0 is '7'"),
         ([event("alloc", 512, -7)], "negative"),
         ([event("alloc", 512, 7), 3], "event 1 of device 0 is a int"),
+        ([{"action": []}, {"action": {"alloc"}}], "no history"),
     ],
 )
 def test_histories_that_are_none_are_refused_with_a_reason(history, why):

@@ -5,8 +5,10 @@
 
 #include <c10/util/ThreadLocalDebugInfo.h>
 
+#include <memory>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 using namespace tenure;
@@ -168,5 +170,103 @@ TEST_CASE("empty_cache gives back all that is free, and cacheInfo knows what is"
     w.a->emptyCache();
     CHECK(now(w.stats().reserved_bytes) == 0);
     CHECK(w.gpu().reserved() == 0);
+    CHECK(w.a->validate());
+}
+
+TEST_CASE("an arena is left although a profiler was started inside it", "[torch][arenas]") {
+    torch_world w;
+    struct profiler final : c10::DebugInfoBase {};
+    using info = c10::ThreadLocalDebugInfo;
+    constexpr auto profiling = c10::DebugInfoKind::PROFILER_STATE;
+    const auto alice = w.a->arenas().create("alice", no_limit, {});
+    const auto bob = w.a->arenas().create("bob", no_limit, {});
+    tenure::torch::tenants::push(alice);
+    info::_push(profiling, std::make_shared<profiler>());
+    tenure::torch::tenants::push(bob);
+    info::_push(c10::DebugInfoKind::TEST_INFO, std::make_shared<profiler>());
+    tenure::torch::tenants::pop();
+    CHECK(tenure::torch::tenants::current() == alice.get());
+    CHECK(info::get(profiling) != nullptr);
+    tenure::torch::tenants::pop();
+    CHECK(tenure::torch::tenants::current() == nullptr);
+    CHECK(info::get(profiling) != nullptr);
+    CHECK_THROWS_AS(tenure::torch::tenants::pop(), c10::Error);
+    CHECK_NOTHROW(info::_pop(c10::DebugInfoKind::TEST_INFO)); // in the order that they had
+    CHECK_NOTHROW(info::_pop(profiling));
+    CHECK(info::current() == nullptr);
+}
+
+TEST_CASE("released pools give way on a device that is full to the byte", "[torch][oom][fault]") {
+    torch_world w(100_MiB, "policy=caching");
+    const c10::MempoolId_t graph{7, 0};
+    const stream_handle s = w.world.stream = w.gpu().create_stream();
+    w.a->beginAllocateToPool(0, graph, w.graph_filter());
+    REQUIRE(w.gpu().begin_capture(s) != 0);
+    w.a->raw_delete(w.a->raw_alloc(60_MiB));
+    REQUIRE(w.gpu().end_capture(s));
+    w.a->endAllocateToPool(0, graph);
+    w.a->releasePool(0, graph);
+    w.gpu().fail_call(sim::call::synchronize_device, 1, status::out_of_memory); // no byte to wait with
+    CHECK_NOTHROW(w.a->raw_alloc(90_MiB));
+    CHECK(w.a->validate());
+}
+
+TEST_CASE("an arena is not given back while nobody knows whether it is used", "[torch][arenas][fault]") {
+    torch_world w;
+    const auto alice = w.a->arenas().create("alice", no_limit, {});
+    tenure::torch::tenants::push(alice);
+    void* const p = w.a->raw_alloc(8_MiB);
+    tenure::torch::tenants::pop();
+    alice->close();
+    w.gpu().fail_call(sim::call::synchronize_device, 1, status::out_of_memory, 100);
+    w.a->raw_delete(p);
+    CHECK(alice->slot(0) != nullptr);
+    w.gpu().clear_faults();
+    w.a->emptyCache();
+    CHECK(alice->slot(0) == nullptr);
+    CHECK(w.gpu().reserved() == 0);
+    CHECK(w.a->validate());
+}
+
+TEST_CASE("peers are admitted to what is mapped now and later, and a refused one is not", "[torch][peers]") {
+    torch_world w;
+    auto& gate = w.a->heap_of(0).through();
+    void* const p = w.a->raw_alloc(30_MiB);
+    static int granted = 0;
+    static bool refuse = false;
+    granted = 0;
+    refuse = true;
+    using gate_type = std::remove_reference_t<decltype(gate)>;
+    const gate_type::grant how{.to_range =
+                                   [](sim::device&, void*, std::size_t, int) noexcept {
+                                       if (refuse) return status::failed;
+                                       ++granted;
+                                       return status::ok;
+                                   },
+                               .to_pool =
+                                   [](sim::device&, pool_handle, int) noexcept {
+                                       if (refuse) return status::failed;
+                                       ++granted;
+                                       return status::ok;
+                                   }};
+    CHECK(gate.admit(1, how) == status::failed);
+    CHECK(gate.admit(1, how) == status::failed); // it was not remembered as admitted
+    refuse = false;
+    CHECK(gate.admit(1, how) == status::ok);
+    const int before = granted;
+    CHECK(before > 0);
+    void* const q = w.a->raw_alloc(100_MiB);
+    CHECK(granted > before);
+    w.a->raw_delete(p);
+    w.a->raw_delete(q);
+
+    // Memory of driver pools, there and to come.
+    const auto alice = w.a->arenas().create("alice", no_limit, {.name = "async"});
+    tenure::torch::tenants::push(alice);
+    const int now_granted = granted;
+    w.a->raw_delete(w.a->raw_alloc(1_MiB));
+    CHECK(granted == now_granted + 1);
+    CHECK(gate.admit(2, how) == status::ok);
+    tenure::torch::tenants::pop();
     CHECK(w.a->validate());
 }

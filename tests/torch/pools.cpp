@@ -1,5 +1,6 @@
 // Private pools: graph capture, MemPool, checkpoints.
 
+#include "counting_allocator.hpp"
 #include "sim_world.hpp"
 #include "support/catch.hpp"
 
@@ -24,74 +25,6 @@ bool always(cudaStream_t) {
     return true;
 }
 
-/// Gives segments of 2 MiB steps from numbers of its own, and counts.
-struct counting_source final : tenure::torch::native::CUDAAllocator {
-    std::size_t allowed = no_limit, held = 0, calls = 0, frees = 0;
-    std::map<void*, std::size_t> live;
-    std::uintptr_t next = 0x10'0000'0000;
-
-    void* raw_alloc(std::size_t n) override {
-        ++calls;
-        if (n > allowed - std::min(allowed, held)) return nullptr;
-        void* const p = to_pointer(next);
-        next += round_up(n, 2_MiB);
-        live[p] = n;
-        held += n;
-        return p;
-    }
-    void raw_delete(void* p) override {
-        ++frees;
-        held -= live.at(p);
-        live.erase(p);
-    }
-
-    c10::DataPtr allocate(std::size_t) override { return {}; }
-    void copy_data(void*, const void*, std::size_t) const override {}
-    bool initialized() override { return true; }
-    void emptyCache(pool_id) override {}
-    c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override { return {}; }
-    void resetAccumulatedStats(c10::DeviceIndex) override {}
-    void resetPeakStats(c10::DeviceIndex) override {}
-    void* raw_alloc_with_stream(std::size_t n, cudaStream_t) override { return raw_alloc(n); }
-    void init(int) override {}
-    double getMemoryFraction(c10::DeviceIndex) override { return 1; }
-    void setMemoryFraction(double, c10::DeviceIndex) override {}
-    std::vector<tenure::torch::native::StreamSegmentSize>
-    getExpandableSegmentSizes(c10::DeviceIndex) override {
-        return {};
-    }
-    void enable(bool) override {}
-    bool isEnabled() const override { return true; }
-    void cacheInfo(c10::DeviceIndex, std::size_t*) override {}
-    void* getBaseAllocation(void* p, std::size_t*) override { return p; }
-    void recordStream(const c10::DataPtr&, c10::cuda::CUDAStream) override {}
-    tenure::torch::native::SnapshotInfo snapshot(pool_id, bool) override { return {}; }
-    void beginAllocateToPool(c10::DeviceIndex, pool_id, std::function<bool(cudaStream_t)>) override {}
-    void endAllocateToPool(c10::DeviceIndex, pool_id) override {}
-    void releasePool(c10::DeviceIndex, pool_id) override {}
-    tenure::torch::native::ShareableHandle shareIpcHandle(void*) override { return {0, "source"}; }
-    std::shared_ptr<void> getIpcDevPtr(std::string) override { return nullptr; }
-    void recordHistory(bool, c10::CachingDeviceAllocator::CreateContextFn, std::size_t,
-                       c10::CachingDeviceAllocator::RecordContext, bool,
-                       const std::vector<std::string>&) override {}
-    void attachOutOfMemoryObserver(tenure::torch::native::OutOfMemoryObserver) override {}
-    void attachAllocatorTraceTracker(tenure::torch::trace_tracker) override {}
-    void enablePeerAccess(c10::DeviceIndex, c10::DeviceIndex) override {}
-    cudaError_t memcpyAsync(void*, int, const void*, int, std::size_t, cudaStream_t, bool) override {
-        return cudaSuccess;
-    }
-    std::shared_ptr<tenure::torch::native::AllocatorState> getCheckpointState(c10::DeviceIndex,
-                                                                              pool_id) override {
-        return nullptr;
-    }
-    tenure::torch::native::CheckpointDelta
-    setCheckpointPoolState(c10::DeviceIndex,
-                           std::shared_ptr<tenure::torch::native::AllocatorState>) override {
-        return {};
-    }
-    std::string name() override { return "counting"; }
-};
-
 } // namespace
 
 TEST_CASE("a capture allocates in its pool, and its addresses stay until the pool is released",
@@ -101,7 +34,7 @@ TEST_CASE("a capture allocates in its pool, and its addresses stay until the poo
     torch_world w(1_GiB, "policy=" + policy);
     auto& gpu = w.gpu();
     const stream_handle s = w.world.stream = gpu.create_stream();
-    w.a->beginAllocateToPool(0, graph_pool, [s](cudaStream_t x) { return x == s; });
+    w.a->beginAllocateToPool(0, graph_pool, w.graph_filter());
     CHECK(w.a->getPoolUseCount(0, graph_pool) == 1);
     REQUIRE(gpu.begin_capture(s) != 0);
     void* const p = w.a->raw_alloc(3_MiB);
@@ -152,6 +85,7 @@ TEST_CASE("the latest pool that accepts the stream is the one", "[torch][pools]"
     const stream_handle s2 = gpu.create_stream();
     const pool_id outer{0, 1}, inner{0, 2};
     w.a->beginAllocateToPool(0, outer, always);
+    w.world.stream = s1;
     w.a->beginAllocateToPool(0, inner, [s1](cudaStream_t x) { return x == s1; });
     CHECK_THROWS_AS(w.a->beginAllocateToPool(0, inner, always), c10::Error);
     void* const in = w.a->raw_alloc_with_stream(1_MiB, s1);
@@ -172,7 +106,7 @@ TEST_CASE("the latest pool that accepts the stream is the one", "[torch][pools]"
 TEST_CASE("a MemPool's own allocator gives whole segments, and gets them back when the pool is gone",
           "[torch][pools]") {
     torch_world w;
-    auto source = std::make_shared<counting_source>();
+    auto source = std::make_shared<counting_allocator>();
     w.a->createOrIncrefPool(0, user_pool, source);
     w.a->beginAllocateToPool(0, user_pool, always);
     std::vector<void*> tensors;
@@ -195,7 +129,7 @@ TEST_CASE("a MemPool's own allocator gives whole segments, and gets them back wh
 
 TEST_CASE("a MemPool's own allocator that has no more is out of memory", "[torch][pools][oom]") {
     torch_world w;
-    auto source = std::make_shared<counting_source>();
+    auto source = std::make_shared<counting_allocator>();
     source->allowed = 40_MiB;
     w.a->createOrIncrefPool(0, user_pool, source);
     w.a->beginAllocateToPool(0, user_pool, always);
@@ -292,7 +226,7 @@ TEST_CASE("pytorch PR 190348: a capture that fails leaves nothing behind", "[tor
     torch_world w;
     auto& gpu = w.gpu();
     const stream_handle s = w.world.stream = gpu.create_stream();
-    w.a->beginAllocateToPool(0, graph_pool, [s](cudaStream_t x) { return x == s; });
+    w.a->beginAllocateToPool(0, graph_pool, w.graph_filter());
     (void)gpu.begin_capture(s);
     w.a->raw_delete(w.a->raw_alloc(20_MiB));
     (void)gpu.end_capture(s);
@@ -331,10 +265,10 @@ TEST_CASE("while a capture is active nothing is queried, waited for or given bac
           "[torch][pools][capture]") {
     torch_world w;
     auto& gpu = w.gpu();
-    const stream_handle s = gpu.create_stream();
     const stream_handle side = gpu.create_stream();
     c10::DataPtr before = w.a->allocate(8_MiB);
-    w.a->beginAllocateToPool(0, graph_pool, [s](cudaStream_t x) { return x == s; });
+    const stream_handle s = w.world.stream = gpu.create_stream();
+    w.a->beginAllocateToPool(0, graph_pool, w.graph_filter());
     REQUIRE(gpu.begin_capture(s) != 0);
     w.a->record_stream(before, side);
     const auto calls = gpu.call_counts();
@@ -349,6 +283,8 @@ TEST_CASE("while a capture is active nothing is queried, waited for or given bac
     CHECK(now(w.stats().active) == 1);
     w.a->endAllocateToPool(0, graph_pool);
     REQUIRE(gpu.end_capture(s));
+    w.world.stream = nullptr;
+    w.look();
     CHECK(now(w.stats().active) == 0);
     w.a->releasePool(0, graph_pool);
     w.a->emptyCache();
@@ -362,11 +298,12 @@ TEST_CASE("memory from before a capture that is freed on its stream meanwhile is
     auto& gpu = w.gpu();
     const stream_handle s = w.world.stream = gpu.create_stream();
     c10::DataPtr before = w.a->allocate(8_MiB);
-    w.a->beginAllocateToPool(0, graph_pool, [s](cudaStream_t x) { return x == s; });
+    w.a->beginAllocateToPool(0, graph_pool, w.graph_filter());
     REQUIRE(gpu.begin_capture(s) != 0);
     before.clear();
     w.a->endAllocateToPool(0, graph_pool);
     REQUIRE(gpu.end_capture(s));
+    w.look();
     CHECK(now(w.stats().active) == 0);
     w.a->emptyCache();
     CHECK(gpu.reserved() == 0);

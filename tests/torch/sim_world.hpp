@@ -5,12 +5,30 @@
 /// one allocator in it with what a test usually needs.
 
 #include "allocator.hpp"
+#include "outside_captures.hpp"
 
 #include <tenure/device/sim_device.hpp>
 
 #include <memory>
 #include <string>
 #include <utility>
+
+namespace tenure::torch {
+
+/// Counts how many such scopes this thread is in.
+template <>
+struct outside_captures<sim::device> {
+    outside_captures() { ++depth(); }
+    ~outside_captures() { --depth(); }
+    outside_captures(const outside_captures&) = delete;
+    outside_captures& operator=(const outside_captures&) = delete;
+    static int& depth() {
+        thread_local int n = 0;
+        return n;
+    }
+};
+
+} // namespace tenure::torch
 
 namespace tenure::test {
 
@@ -21,6 +39,7 @@ struct sim_world {
     int device = 0;                 ///< the current one
     stream_handle stream = nullptr; ///< the current one
     std::string last_copy{};
+    int gates_opened_to_peers = 0;
 
     [[nodiscard]] std::unique_ptr<sim::device> open(int, torch::sharing) const {
         return std::make_unique<sim::device>(options);
@@ -39,9 +58,21 @@ struct sim_world {
     std::shared_ptr<void> open_shared(sim::device&, const std::string&) { return nullptr; }
     template <class Gate>
     void enable_peer(int, Gate&) {}
+    template <class Gate>
+    void admit_peers(Gate&) {
+        ++gates_opened_to_peers;
+    }
 };
 
 using sim_allocator = torch::allocator<sim_world>;
+
+} // namespace tenure::test
+
+// Compiled once, in sim_world.cpp.
+extern template class tenure::torch::heap<tenure::sim::device>;
+extern template class tenure::torch::allocator<tenure::test::sim_world>;
+
+namespace tenure::test {
 
 /// Capacity and policy, and an allocator that has been initialised for one device.
 struct torch_world {
@@ -61,6 +92,17 @@ struct torch_world {
 
     [[nodiscard]] sim::device& gpu() { return a->heap_of(0).upstream(); }
     [[nodiscard]] auto stats() { return a->getDeviceStats(0); }
+
+    /// Effects: the allocator looks whether pending frees have passed, as at every allocation.
+    void look() { a->raw_delete(a->raw_alloc(1)); }
+
+    /// As that of `at::cuda::CUDAGraph`: accepts streams that are being captured.
+    [[nodiscard]] auto graph_filter() {
+        return [&device = gpu()](cudaStream_t s) {
+            const auto state = device.describe(s);
+            return state && state->capturing();
+        };
+    }
 
     sim_world world{};
     std::unique_ptr<sim_allocator> a;

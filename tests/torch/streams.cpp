@@ -28,7 +28,9 @@ TEST_CASE("a block that another stream uses is reused only when that stream is d
     c10::DataPtr other = w.a->allocate(1_MiB);
     CHECK(other.get() != first);
     gpu.finish(side);
-    CHECK(now(w.stats().active_bytes) == 1_MiB); // asking looks whether it is done
+    CHECK(now(w.stats().active_bytes) == 2_MiB); // asking changes nothing
+    w.look();
+    CHECK(now(w.stats().active_bytes) == 1_MiB);
     CHECK(w.a->validate());
 }
 
@@ -65,8 +67,10 @@ TEST_CASE("a pending block used on two streams waits for both", "[torch][streams
     w.a->record_stream(d, s2);
     d.clear();
     gpu.finish(s1);
+    w.look();
     CHECK(now(w.stats().active) == 1);
     gpu.finish(s2);
+    w.look();
     CHECK(now(w.stats().active) == 0);
 }
 
@@ -87,4 +91,48 @@ TEST_CASE("memory pending on a stream is waited for before an allocation fails",
     w.a->raw_delete(q);
     CHECK(w.a->validate());
     CHECK(gpu.violations().empty());
+}
+
+TEST_CASE("statistics and snapshots agree whichever is asked for first, while work passes",
+          "[torch][streams]") {
+    torch_world w;
+    auto& gpu = w.gpu();
+    const stream_handle side = gpu.create_stream();
+    c10::DataPtr d = w.a->allocate(4_MiB);
+    gpu.hold(side);
+    w.a->record_stream(d, side);
+    d.clear();
+    const auto active = [](const auto& picture) {
+        std::size_t n = 0;
+        for (const auto& s : picture.segments) n += s.active_size;
+        return n;
+    };
+    const auto picture = w.a->snapshot();
+    gpu.finish(side);
+    CHECK(now(w.stats().active_bytes) == static_cast<std::int64_t>(active(picture)));
+    CHECK(active(w.a->snapshot()) == 4_MiB);
+    w.look();
+    CHECK(now(w.stats().active_bytes) == 0);
+    CHECK(active(w.a->snapshot()) == 0);
+}
+
+TEST_CASE("a block whose uses can be neither marked nor waited for is not reused",
+          "[torch][streams][fault]") {
+    torch_world w;
+    auto& gpu = w.gpu();
+    const stream_handle side = gpu.create_stream();
+    c10::DataPtr d = w.a->allocate(4_MiB);
+    gpu.launch(side, sim::nanoseconds{1'000'000});
+    w.a->record_stream(d, side);
+    gpu.fail_call(sim::call::record, 1, status::failed);
+    gpu.fail_call(sim::call::synchronize_device, 1, status::out_of_memory);
+    d.clear();
+    CHECK(now(w.stats().active) == 1);
+    CHECK(w.a->validate());
+    w.look(); // marked now
+    CHECK(now(w.stats().active) == 1);
+    gpu.advance(sim::nanoseconds{2'000'000});
+    w.look();
+    CHECK(now(w.stats().active) == 0);
+    CHECK(w.a->validate());
 }

@@ -176,6 +176,7 @@ class magazines : miss_path<Pool> {
     }
 
     void record_use(void* p, stream_handle stream) noexcept {
+        this->announce(stream);
         if (!this->is_pools_own(p) && !this->share(stream, p)) return report(this->classify(stream, p, 0));
         pool_->record_use(p, stream);
     }

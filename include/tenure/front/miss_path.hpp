@@ -70,8 +70,10 @@ class miss_path : protected parking<Pool> {
             this->report_stale();
             if (most_ == 0 || bytes == 0 || !is_power_of_two(alignment) || alignment > max_alignment)
                 return pool_->try_allocate(stream, bytes, alignment);
-            if (this->is_tracked(bytes, alignment))
-                if (rack* const r = this->rack_for(stream)) return refill(*r, bytes);
+            if (!this->is_tracked(bytes, alignment))
+                this->announce(stream);
+            else if (rack* const r = this->rack_for(stream))
+                return refill(*r, bytes);
             return allocate_untracked(stream, bytes, alignment);
         }
     }
@@ -82,7 +84,14 @@ class miss_path : protected parking<Pool> {
         held_block b;
         const auto held = [&] { return pool_->try_allocate_held(stream, bytes, alignment, {&b, 1}) != 0; };
         allocate_result r = static_cast<void*>(nullptr);
-        if (held() || (this->take_back_if_much() && held()))
+        if constexpr (requires { Pool::sees_exact_fits; }) {
+            // What is parked are holes around which the pool would cut this block out of another.
+            if (Pool::sees_exact_fits && this->totals().parked >= bytes) {
+                b.pointer = pool_->try_allocate_held_exactly(stream, bytes, alignment);
+                if (b.pointer == nullptr) this->take_all_back();
+            }
+        }
+        if (b.pointer != nullptr || held() || (this->take_back_if_much() && held()))
             r = b.pointer;
         else
             r = allocate_from_pool(stream, bytes, alignment);
@@ -167,13 +176,15 @@ class miss_path : protected parking<Pool> {
         return n == 0 ? held_block() : got[0];
     }
 
-    /// Effects: asks the pool, which may buy. Tries again when what others were moving might have served.
+    /// Effects: asks the pool, which may buy. Tries again when what others were moving might have served, unless the request
+    /// is larger than whatever the limit may leave.
     allocate_result allocate_from_pool(stream_handle stream, std::size_t bytes,
                                        std::size_t alignment) noexcept {
         for (int tries = 1;; ++tries) {
             const std::uint64_t before = transits_.now();
             allocate_result r = pool_->try_allocate(stream, bytes, alignment);
             if (r || tries == most_tries || r.error().cause == failure_cause::driver) return r;
+            if (r.error().rounded > r.error().max) return r;
             transits_.wait();
             if (!this->take_all_back() && !transits_.any_since(before)) return r;
             accounts_.tried_again();
@@ -196,8 +207,10 @@ class miss_path : protected parking<Pool> {
                                                       std::size_t alignment) noexcept {
         if (this->template push<reach::far>(stream, p, bytes)) return freed{};
         this->report_stale();
-        if (is_pools_own(p)) return pool_->try_deallocate(stream, p, bytes, alignment);
-        if (park_live(stream, p, bytes)) return freed{};
+        const bool pools_own = is_pools_own(p);
+        if (!pools_own && park_live(stream, p, bytes)) return freed{};
+        this->announce(stream);
+        if (pools_own) return pool_->try_deallocate(stream, p, bytes, alignment);
         return take(stream, p, bytes,
                     [&](std::size_t size) { return pool_->try_deallocate(stream, p, size, alignment); });
     }

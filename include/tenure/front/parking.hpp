@@ -41,6 +41,7 @@ class parking : protected hit_path<typename Pool::device_type> {
     using hits::device_;
     using hits::granules_of;
     using hits::has_room;
+    using hits::most_;
     using hits::number_;
     using hits::stale_;
     using hits::table;
@@ -75,14 +76,7 @@ class parking : protected hit_path<typename Pool::device_type> {
         const result<stream_state, status> now = device_->describe(stream);
         if (!now) return nullptr;
         if (now->capturing()) {
-            // Before the pool hears of the capture, which would hold back what comes later.
-            if (r != nullptr) {
-                if (r->parked_granules.value() != 0) {
-                    const std::lock_guard lock(racks_.mutex());
-                    give_back_all(*r);
-                }
-                empty_depot([id = r->stream_id](const depot::bundle& b) { return b.stream_id == id; });
-            }
+            take_back_before_capture(stream);
             return nullptr;
         }
         if (r != nullptr && r->stream_id == now->id && !r->section.is_retired()) return r;
@@ -106,6 +100,15 @@ class parking : protected hit_path<typename Pool::device_type> {
         if (!r.has_missed(granules)) return nullptr;
         const std::lock_guard lock(racks_.mutex());
         return &r.magazines.obtain(granules, [&](magazine& old) { give_back(r, old, old.count); });
+    }
+
+    /// To be called before a call that names the stream reaches the pool past `rack_for`.
+    void announce(stream_handle stream) noexcept {
+        if constexpr (requires { Pool::keeps_what_comes_in_capture; }) {
+            if (most_ == 0 || !asks_ || device_->permanent(stream)) return;
+            const result<stream_state, status> now = device_->describe(stream);
+            if (now && now->capturing()) take_back_before_capture(stream);
+        }
     }
 
     // ---- the owner's ways out ----
@@ -166,10 +169,11 @@ class parking : protected hit_path<typename Pool::device_type> {
         racks_.visit([&](const rack& r) { return r.stream == stream; },
                      [&](rack& r) {
                          give_back_all(r);
-                         const std::uint64_t id = r.stream_id;
-                         empty_depot([id](const depot::bundle& b) { return b.stream_id == id; });
+                         empty_depot_of(r.stream_id);
                          r.section.retire();
                      });
+        // Of threads that have no rack for it any more: the handle still names it.
+        if (const result<stream_state, status> now = device_->describe(stream)) empty_depot_of(now->id);
         report_stale();
     }
 
@@ -217,6 +221,21 @@ class parking : protected hit_path<typename Pool::device_type> {
                 any = true;
             });
         return any;
+    }
+
+    /// Effects: what anybody has parked on the stream, which is being captured, goes back to the pool. Once that has heard
+    /// of the capture it keeps for the graph what comes to it on this stream.
+    void take_back_before_capture(stream_handle stream) noexcept {
+        racks_.visit([&](const rack& r) { return r.stream == stream && r.parked_granules.value() != 0; },
+                     [&](rack& r) { give_back_all(r); });
+        // The stream hides its identity now; racks, and the pool's free memory, know it from before.
+        if (depot_.parked_granules() != 0)
+            empty_depot([](const depot::bundle&) { return true; });
+        report_stale();
+    }
+
+    void empty_depot_of(std::uint64_t stream_id) noexcept {
+        empty_depot([stream_id](const depot::bundle& b) { return b.stream_id == stream_id; });
     }
 
     template <class Select>

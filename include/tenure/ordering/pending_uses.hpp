@@ -9,8 +9,8 @@
 ///
 /// Invariants:
 ///   1. A block is reported complete exactly once, and only after every event of it has passed.
-///   2. Events of one stream pass in the order of their queue, so a poll asks each stream at most one question that is
-///      answered "not yet".
+///   2. Events of one stream pass in the order of their queue. A poll asks about the oldest; if that has passed, about
+///      the newest, which tells of all; and only if that has not, about those between, one by one.
 ///   3. An event is recorded only inside `begin_free`; the streams of `record_use` must live until then. Afterwards
 ///      they may be destroyed: events survive their stream.
 ///   4. Nothing is recorded on a capturing stream. A block used in a capture is reported as captured instead; if the
@@ -223,7 +223,11 @@ class pending_uses {
         if (pending_ == 0) return false;
         bool any_completed = false;
         for (node_index qi = 0; qi < queues_.size(); ++qi) {
-            while (queues_[qi].head != no_node && passed(nodes_[queues_[qi].head].event)) {
+            const node_index newest = queues_[qi].tail;
+            bool all = false, first = true;
+            for (; queues_[qi].head != no_node && (all || passed(nodes_[queues_[qi].head].event));
+                 first = false) {
+                if (first && queues_[qi].head != newest) all = passed(nodes_[newest].event);
                 queue& q = queues_[qi];
                 const node_index i = q.head;
                 const block_id id = nodes_[i].block;

@@ -246,6 +246,16 @@ class stream_order {
         return recorded;
     }
 
+    /// Returns: bytes free that wait for marks of other streams than this lane's.
+    template <layout::layout Layout>
+    [[nodiscard]] std::size_t marked_by_others(lane_id asker, const Layout& blocks) const noexcept {
+        std::size_t bytes = 0;
+        for (lane_id id = 0; id < lanes_.size(); ++id)
+            for (std::size_t g = 0; id != asker && g < lanes_[id].generations; ++g)
+                bytes += blocks.free_bytes(lanes_[id].marked[g].color);
+        return bytes;
+    }
+
     /// Returns: bytes free that only other streams than this lane's may use now.
     template <layout::layout Layout>
     [[nodiscard]] std::size_t bytes_of_others(lane_id id, const Layout& blocks) const noexcept {

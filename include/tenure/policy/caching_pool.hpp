@@ -65,6 +65,9 @@ class caching_pool : public holding<caching_pool<Device>> {
     using device_type = Device;
     using options_type = caching_options;
 
+    /// What is released without a stream (`release_batch`) is kept for the capture that its stream was last seen in.
+    static constexpr bool keeps_what_comes_in_capture = true;
+
     /// Throws: `std::invalid_argument` for options that make no sense.
     explicit caching_pool(Device& device, caching_options options = {})
         : device_(&device)
@@ -261,6 +264,8 @@ class caching_pool : public holding<caching_pool<Device>> {
         heap_.uses().poll(completed());
         return true;
     }
+
+    [[nodiscard]] bool fits_exactly(const request&) const noexcept { return false; }
 
     void end_held(const request& q) noexcept { mark_if_due(q.lane, q); }
 

@@ -14,6 +14,8 @@
 /// else, freed or not, until the capture is released, because a replay writes to them again. Releasing is what the last
 /// copy of the handle does. One handle may keep several captures, whose graphs live and die together. Several handles may
 /// keep one capture of a resource, as the parts of a program do that know nothing of each other: the last one releases it.
+/// They must have been given one and the same object: a pool and the arena or front end around it are two, whose handles
+/// count apart, so that the first to go would release memory that the other's graphs replay into.
 ///
 /// Model: a counted reference to a list of captures, and, for the whole process, how many lists a capture of a resource is
 /// in. Invariant: each kept capture of a resource is released exactly once, when no handle keeps it any more.

@@ -50,6 +50,7 @@ concept holding_resource = resource<R> &&
 /// | `p.held_request(s, sync, n, a)` | noexcept: an `optional` request; none where such a stream is served nothing. No lock is held here; it is at all the rest |
 /// | `p.begin_held(q)` | whether the request can be served; may throw `std::bad_alloc` |
 /// | `p.search(q)` | a live block from what the pool holds, or null; may throw `std::bad_alloc` |
+/// | `p.fits_exactly(q)` | noexcept: whether a block is free in exactly its size; false where that is not known |
 /// | `p.end_held(q)` | noexcept: the end of a call that named a stream |
 /// | `p.size_of_live(p)` | noexcept: bytes of a live block, as rounded; 0 if there is none |
 /// | `p.look_ahead(blocks)` | noexcept: these will be released now: a chance to fetch what that reads |
@@ -61,6 +62,12 @@ class holding {
     std::size_t try_allocate_held(stream_handle stream, std::size_t bytes, std::size_t alignment,
                                   std::span<held_block> out) noexcept {
         return take_held(stream, false, bytes, alignment, out);
+    }
+
+    /// The same, but one block, and only if one is free in exactly this size; null where the pool cannot tell.
+    void* try_allocate_held_exactly(stream_handle stream, std::size_t bytes, std::size_t alignment) noexcept {
+        held_block b;
+        return take_held(stream, false, bytes, alignment, {&b, 1}, true) != 0 ? b.pointer : nullptr;
     }
 
     std::size_t try_allocate_sync_held(std::size_t bytes, std::size_t alignment,
@@ -93,15 +100,18 @@ class holding {
     const Pool& self() const noexcept { return static_cast<const Pool&>(*this); }
 
     std::size_t take_held(stream_handle stream, bool sync, std::size_t bytes, std::size_t alignment,
-                          std::span<held_block> out) noexcept {
+                          std::span<held_block> out, bool exactly = false) noexcept {
         if (bytes == 0 || bytes > max_block_bytes || !is_power_of_two(alignment) || alignment > max_alignment)
             return 0;
         auto q = self().held_request(stream, sync, bytes, alignment);
         if (!q) return 0;
         const std::lock_guard lock(self().mutex_);
         std::size_t n = 0;
+        bool begun = false; // only then is the request's stream known to the pool
         try {
             if (!self().begin_held(*q)) return 0;
+            begun = true;
+            if (exactly && !self().fits_exactly(*q)) out = {};
             for (; n < out.size(); ++n) {
                 void* const p = self().search(*q);
                 if (p == nullptr) break;
@@ -109,7 +119,7 @@ class holding {
             }
         } catch (...) { // host memory: what there is so far
         }
-        self().end_held(*q);
+        if (begun) self().end_held(*q);
         return n;
     }
 };

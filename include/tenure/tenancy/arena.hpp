@@ -88,9 +88,22 @@ class arena {
     // ---- resource ----
 
     void* allocate(stream_handle stream, std::size_t bytes, std::size_t alignment = default_alignment) {
-        allocate_result r = try_allocate(stream, bytes, alignment);
-        if (!r) throw_failure(r.error());
-        return *r;
+        void* p = nullptr;
+        try {
+            p = policy_->allocate(stream, bytes,
+                                  alignment); // the policy's own hot path: nothing is passed on but p
+        } catch (const out_of_memory& e) {
+            return core_->climb_or_throw(e.failure(), stream, bytes, alignment);
+        } catch (const driver_error&) {
+            node().count_failure(failure_cause::driver);
+            throw;
+        } catch (const invalid_alignment&) {
+            node().count_failure(failure_cause::invalid_alignment);
+            throw;
+        }
+        if (core_->node().pressed()) [[unlikely]]
+            core_->relieve();
+        return p;
     }
 
     allocate_result try_allocate(stream_handle stream, std::size_t bytes,

@@ -106,6 +106,16 @@ class arena_core final : public idle_holder, public survivor {
             });
     }
 
+    /// The same for a policy that has thrown.
+    TENURE_NOINLINE void* climb_or_throw(const allocation_failure& failure, stream_handle stream,
+                                         std::size_t bytes, std::size_t alignment) {
+        allocate_result r = failure;
+        climb(r, stream, bytes, alignment);
+        if (!r) throw_failure(r.error());
+        return *r;
+    }
+    TENURE_NOINLINE void relieve() noexcept { node_.relieve(); }
+
     void* allocate_sync(std::size_t bytes, std::size_t alignment) {
         const auto attempt = [&]() -> allocate_result {
             try {

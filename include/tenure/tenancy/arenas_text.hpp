@@ -8,9 +8,13 @@
 /// `tenure_arena_used_bytes` for Prometheus; counters end in `_total` there, nanoseconds become seconds. What is absent is
 /// null in JSON and left out for Prometheus.
 ///
+/// Names are bytes, and both formats are UTF-8: what is none in a name is U+FFFD there. Two arenas of one name are told apart
+/// by `id`, which is also a label.
+///
 /// Complexity: linear. Thread-safety: functions of values.
 
 #include <tenure/tenancy/arena_row.hpp>
+#include <tenure/tenancy/process.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -21,18 +25,44 @@
 
 namespace tenure {
 
-/// Whose arenas they are. Zero or empty: not known.
-struct process_identity {
-    std::uint64_t pid = 0;
-    std::uint64_t started = 0; ///< when the process started, in clock ticks since the machine did (Linux)
-    std::string program{};
-};
-
 namespace detail {
+
+/// Returns: the length of the character in front, as UTF-8 has it (Unicode 15, table 3-7); 0: that is none.
+inline std::size_t utf8_length(std::string_view text) noexcept {
+    const auto byte = [&](std::size_t i) {
+        return i < text.size() ? static_cast<unsigned>(static_cast<unsigned char>(text[i])) : 0u;
+    };
+    const auto follows = [&](std::size_t i, unsigned least = 0x80, unsigned most = 0xbf) {
+        return byte(i) >= least && byte(i) <= most;
+    };
+    const unsigned first = byte(0);
+    if (first < 0x80) return text.empty() ? 0 : 1;
+    if (first >= 0xc2 && first <= 0xdf) return follows(1) ? 2 : 0;
+    if (first >= 0xe0 && first <= 0xef)
+        return follows(1, first == 0xe0 ? 0xa0 : 0x80, first == 0xed ? 0x9f : 0xbf) && follows(2) ? 3 : 0;
+    if (first >= 0xf0 && first <= 0xf4)
+        return follows(1, first == 0xf0 ? 0x90 : 0x80, first == 0xf4 ? 0x8f : 0xbf) && follows(2) &&
+                       follows(3)
+                   ? 4
+                   : 0;
+    return 0;
+}
+
+/// Returns: the text with each byte that belongs to no character of UTF-8 as U+FFFD.
+inline std::string as_utf8(std::string_view text) {
+    std::string out;
+    out.reserve(text.size());
+    while (!text.empty()) {
+        const std::size_t n = utf8_length(text);
+        out += n == 0 ? std::string_view("\xef\xbf\xbd") : text.substr(0, n);
+        text.remove_prefix(n == 0 ? 1 : n);
+    }
+    return out;
+}
 
 inline void append_json_string(std::string& out, std::string_view text) {
     out += '"';
-    for (const char c : text) {
+    for (const char c : as_utf8(text)) {
         const auto code = static_cast<unsigned char>(c);
         if (c == '"' || c == '\\') {
             (out += '\\') += c;
@@ -54,7 +84,7 @@ inline void append_number(std::string& out, std::uint64_t n) {
 /// A label's value: quotes, backslashes and line breaks escaped.
 inline std::string prometheus_label(std::string_view text) {
     std::string out;
-    for (const char c : text) {
+    for (const char c : as_utf8(text)) {
         if (c == '\\' || c == '"') out += '\\';
         c == '\n' ? out += "\\n" : out += c;
     }
@@ -64,15 +94,18 @@ inline std::string prometheus_label(std::string_view text) {
 } // namespace detail
 
 /// Returns: one JSON object without line breaks. `time_ns`: when the rows were taken, nanoseconds since 1970; 0: not said.
+/// `more`: how many rows of the process are not among them. `columns`: how many are known; the others are left out.
 inline std::string to_json(std::span<const arena_row> rows, const process_identity& process,
-                           std::uint64_t time_ns = 0) {
+                           std::uint64_t time_ns = 0, std::size_t more = 0,
+                           std::size_t columns = arena_columns.size()) {
     std::string out = R"({"schema":"tenure-arenas","version":1,"time_ns":)";
     out += std::to_string(time_ns);
     out += R"(,"process":{"pid":)" + std::to_string(process.pid);
     out += R"(,"started":)" + std::to_string(process.started);
     out += R"(,"program":)";
     detail::append_json_string(out, process.program);
-    out += R"(},"arenas":[)";
+    out += R"(},"more":)" + std::to_string(more);
+    out += R"(,"arenas":[)";
     for (const arena_row& row : rows) {
         if (&row != rows.data()) out += ',';
         out += R"({"id":)" + std::to_string(row.id) + R"(,"parent":)";
@@ -80,7 +113,7 @@ inline std::string to_json(std::span<const arena_row> rows, const process_identi
         out += R"(,"depth":)" + std::to_string(row.depth);
         out += row.arena ? R"(,"kind":"arena","path":)" : R"(,"kind":"group","path":)";
         detail::append_json_string(out, row.path);
-        for (std::size_t c = 0; c < arena_columns.size(); ++c) {
+        for (std::size_t c = 0; c < columns; ++c) {
             (out += ",\"") += arena_columns[c].name;
             out += "\":";
             detail::append_number(out, row.values[c]);
@@ -107,7 +140,8 @@ inline std::string to_prometheus(std::span<const arena_row> rows, const process_
             const std::uint64_t value = row.values[c];
             if (value == arena_row::none) continue;
             out += metric + "{arena=\"" + detail::prometheus_label(row.path) + "\",kind=\"" +
-                   (row.arena ? "arena" : "group") + "\",pid=\"" + std::to_string(process.pid) + "\"} ";
+                   (row.arena ? "arena" : "group") + "\",id=\"" + std::to_string(row.id) + "\",pid=\"" +
+                   std::to_string(process.pid) + "\"} ";
             if (column.unit == column_unit::nanoseconds) {
                 char seconds[32];
                 std::snprintf(seconds, sizeof seconds, "%llu.%09llu",

@@ -130,7 +130,7 @@ struct capacity_reading {
     std::size_t limit = 0;    ///< what the process may have at most, if nobody else had anything
     capacity_limit limited_by = capacity_limit::device;
     std::size_t headroom = 0;  ///< left to what is not allocated through arenas
-    std::size_t held = 0;      ///< by our arenas
+    std::size_t held = 0;      ///< by our arenas, and by a hub between them
     std::size_t free = 0;      ///< now, for this process
     std::size_t external = 0;  ///< used by others: context, other libraries, other processes
     std::size_t processes = 0; ///< number that compute on the card, as far as they are shown; 0: not known
@@ -140,7 +140,8 @@ struct capacity_reading {
 /// 512 MiB: about what a context itself takes on an H200 (529 MiB), and so about what one more library takes.
 inline constexpr std::size_t default_headroom = std::size_t{512} << 20;
 
-/// `held`: bytes that the arenas hold from the device now.
+/// `held`: bytes that the arenas hold from the device now, and a `hub` on its shelf if `sources.memory` is not asked through
+/// it: `held + memory.free` is what the process could have.
 /// Returns: the reading, or why the device did not answer. Throws: `std::invalid_argument` for an MPS limit that is none.
 inline result<capacity_reading, status> read_capacity(const capacity_sources& sources, std::size_t held = 0,
                                                       std::size_t headroom = default_headroom) {

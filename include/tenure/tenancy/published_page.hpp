@@ -16,14 +16,17 @@
 ///   1. A reader that saw the same even sequence before and after has a picture of one instant (a seqlock). The writer
 ///      never waits for a reader, and readers cannot write.
 ///   2. A page whose pid is not alive, or was started at another time, is stale: its process has died without
-///      taking it away. The name says so without opening the page.
+///      taking it away. The name says so without opening the page; where pids mean something else (another pid namespace,
+///      another machine that shares the folder) nobody can say so.
 ///   3. Within a version columns are only added, at the end: a reader takes those it knows.
+///   4. All memory of the page is there before it is written to: a full file system is an error in the constructor, never a
+///      SIGBUS later.
 ///
-/// POSIX; start times and pid namespaces are Linux's. Complexity: linear in the rows. Thread-safety: `page_writer`
-/// thread-compatible, one writer a page; reading from anywhere.
+/// Here is the writer; who reads: `page_reader.hpp`. POSIX; start times and pid namespaces are Linux's.
+/// Complexity: linear in the rows. Thread-safety: `page_writer` thread-compatible, one writer a page.
 
 #include <tenure/tenancy/arena_row.hpp>
-#include <tenure/tenancy/arenas_text.hpp>
+#include <tenure/tenancy/process.hpp>
 
 #include <algorithm>
 #include <array>
@@ -32,22 +35,21 @@
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -61,6 +63,7 @@ inline constexpr std::size_t path_bytes = 96;
 inline constexpr std::size_t program_bytes = 64;
 inline constexpr std::size_t fixed_row_words = 3 + path_bytes / 8;
 inline constexpr std::size_t row_words = fixed_row_words + arena_columns.size();
+inline constexpr std::size_t most_bytes = std::size_t{16} << 20; // of a page: 46 000 rows
 enum : std::size_t {
     at_magic,
     at_version,
@@ -77,48 +80,12 @@ enum : std::size_t {
 };
 } // namespace page_layout
 
-/// Returns: when the process started, in clock ticks since the machine did; 0: there is no such process.
-inline std::uint64_t process_start(std::uint64_t pid) {
-    std::FILE* const file = std::fopen(("/proc/" + std::to_string(pid) + "/stat").c_str(), "re");
-    if (file == nullptr) return 0;
-    std::array<char, 1024> text{};
-    const std::size_t n = std::fread(text.data(), 1, text.size() - 1, file);
-    std::fclose(file);
-    // The name in parentheses may hold anything; field 22 is the 20th behind it.
-    std::string_view rest(text.data(), n);
-    const std::size_t name_end = rest.rfind(')');
-    if (name_end == std::string_view::npos) return 0;
-    rest.remove_prefix(name_end + 1);
-    for (int field = 0; field < 20; ++field) {
-        const std::size_t space = rest.find(' ');
-        if (space == std::string_view::npos) return 0;
-        rest.remove_prefix(space + 1);
-    }
+/// Where a process of a folder's pages was and when: what the page's name says.
+struct page_key {
+    std::uint64_t pid = 0;
     std::uint64_t started = 0;
-    std::from_chars(rest.data(), rest.data() + rest.size(), started);
-    return started;
-}
-
-/// Returns: a number for the namespace in which this process's pids mean something; 0: not known.
-inline std::uint64_t pid_namespace() noexcept {
-    struct stat s {};
-    return ::stat("/proc/self/ns/pid", &s) == 0 ? static_cast<std::uint64_t>(s.st_ino) : 0;
-}
-
-/// Returns: this process.
-inline process_identity this_process() {
-    process_identity me;
-    me.pid = static_cast<std::uint64_t>(::getpid());
-    me.started = process_start(me.pid);
-    if (std::FILE* const file = std::fopen("/proc/self/comm", "re")) {
-        std::array<char, 64> name{};
-        const std::size_t n = std::fread(name.data(), 1, name.size(), file);
-        std::fclose(file);
-        me.program.assign(name.data(), n);
-        if (!me.program.empty() && me.program.back() == '\n') me.program.pop_back();
-    }
-    return me;
-}
+    friend bool operator==(const page_key&, const page_key&) = default;
+};
 
 /// Returns: where pages are: `TENURE_PUBLISH_DIR`, else /dev/shm.
 inline std::string page_folder() {
@@ -126,12 +93,12 @@ inline std::string page_folder() {
     return folder != nullptr && *folder != '\0' ? folder : "/dev/shm";
 }
 
-inline std::string page_name(std::uint64_t pid, std::uint64_t started) {
-    return "tenure-" + std::to_string(pid) + '-' + std::to_string(started);
+inline std::string page_name(page_key key) {
+    return "tenure-" + std::to_string(key.pid) + '-' + std::to_string(key.started);
 }
 
-/// Returns: pid and start time that the name of a page says; nothing if it is no page's name.
-inline std::optional<std::pair<std::uint64_t, std::uint64_t>> parse_page_name(std::string_view name) {
+/// Returns: what the name of a page says; nothing if it is no page's name.
+inline std::optional<page_key> parse_page_name(std::string_view name) {
     constexpr std::string_view prefix = "tenure-";
     if (name.substr(0, prefix.size()) != prefix) return std::nullopt;
     const char* const end = name.data() + name.size();
@@ -141,19 +108,30 @@ inline std::optional<std::pair<std::uint64_t, std::uint64_t>> parse_page_name(st
     if (no_pid != std::errc{} || dash == end || *dash != '-') return std::nullopt;
     const auto [rest, no_start] = std::from_chars(dash + 1, end, started);
     if (no_start != std::errc{} || rest != end) return std::nullopt;
-    return std::pair{pid, started};
+    return page_key{pid, started};
+}
+
+/// Returns: what the names in the folder say, of pages and of whatever else has such a name.
+/// Throws: `std::system_error` if the folder cannot be read.
+inline std::vector<page_key> page_keys(const std::string& folder) {
+    const std::unique_ptr<DIR, int (*)(DIR*)> files(::opendir(folder.c_str()), &::closedir);
+    if (!files) throw std::system_error(errno, std::generic_category(), folder);
+    std::vector<page_key> keys;
+    while (const dirent* const entry = ::readdir(files.get()))
+        if (const auto key = parse_page_name(entry->d_name)) keys.push_back(*key);
+    return keys;
 }
 
 namespace detail {
 
-/// A mapped page.
+/// A page as its writer maps it.
 class mapping {
   public:
     using word = std::atomic<std::uint64_t>;
     static_assert(word::is_always_lock_free && sizeof(word) == 8);
 
-    mapping(int descriptor, std::size_t bytes, int protection)
-        : address_(::mmap(nullptr, bytes, protection, MAP_SHARED, descriptor, 0)), bytes_(bytes) {
+    mapping(int descriptor, std::size_t bytes)
+        : address_(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0)), bytes_(bytes) {
         if (address_ == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "mmap");
     }
     ~mapping() { ::munmap(address_, bytes_); }
@@ -189,32 +167,42 @@ inline void store_text(mapping::word* words, std::size_t bytes, std::string_view
     }
 }
 
-inline std::string text_of(const std::uint64_t* words, std::size_t bytes) {
-    std::string text(bytes, '\0');
-    std::memcpy(text.data(), words, bytes);
-    text.resize(std::min(text.find('\0'), bytes));
-    return text;
+/// Returns: the folder, which the program's `chdir` does not move.
+inline std::string absolute_folder(std::string folder) {
+    if (!folder.empty() && folder.front() == '/') return folder;
+    const std::unique_ptr<char, void (*)(void*)> here(::getcwd(nullptr, 0), &std::free);
+    if (!here) throw std::system_error(errno, std::generic_category(), "getcwd");
+    return std::string(here.get()) + '/' + folder;
+}
+
+/// Effects: the file has all its memory. Returns: 0 or an error.
+inline int reserve(int descriptor, std::size_t bytes) noexcept {
+    rlimit most{};
+    if (::getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur < bytes) return EFBIG; // would be a signal
+    int error = 0;
+    do error = ::posix_fallocate(descriptor, 0, static_cast<off_t>(bytes));
+    while (error == EINTR);
+    return error;
 }
 
 } // namespace detail
 
 class page_writer {
   public:
-    /// Effects: makes the page of this process, readable by its user alone. Throws: `std::system_error`.
+    /// Effects: makes the page of this process, readable by its user alone. Throws: `std::system_error`, also if there is one.
     explicit page_writer(std::string folder = page_folder(), std::size_t capacity = 256)
         : me_(this_process())
-        , file_(std::move(folder) + '/' + page_name(me_.pid, me_.started))
+        , file_(detail::absolute_folder(std::move(folder)) + '/' + page_name({me_.pid, me_.started}))
         , capacity_(capacity) {
         using namespace page_layout;
+        if (capacity > (most_bytes / 8 - header_words) / row_words) fail(EFBIG);
         const std::size_t bytes = (header_words + capacity * row_words) * 8;
         const detail::descriptor file(
             ::open(file_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-        if (file.number() < 0)
-            throw std::system_error(errno, std::generic_category(), "cannot publish in " + file_);
+        if (file.number() < 0) fail(errno);
         try {
-            if (::ftruncate(file.number(), static_cast<off_t>(bytes)) != 0)
-                throw std::system_error(errno, std::generic_category(), "cannot publish in " + file_);
-            page_.reset(new detail::mapping(file.number(), bytes, PROT_READ | PROT_WRITE));
+            if (const int error = detail::reserve(file.number(), bytes); error != 0) fail(error);
+            page_ = std::make_unique<detail::mapping>(file.number(), bytes);
         } catch (...) {
             ::unlink(file_.c_str());
             throw;
@@ -252,7 +240,7 @@ class page_writer {
             at[0].store(row.id, std::memory_order_relaxed);
             at[1].store(row.parent, std::memory_order_relaxed);
             at[2].store(std::uint64_t{row.depth} << 1 | (row.arena ? 1 : 0), std::memory_order_relaxed);
-            detail::store_text(at + 3, path_bytes, row.path);
+            store_path(at + 3, row.path);
             for (std::size_t c = 0; c < row.values.size(); ++c)
                 at[fixed_row_words + c].store(row.values[c], std::memory_order_relaxed);
             at += row_words;
@@ -267,75 +255,26 @@ class page_writer {
     [[nodiscard]] const process_identity& process() const noexcept { return me_; }
 
   private:
+    [[noreturn]] void fail(int error) const {
+        throw std::system_error(error, std::generic_category(), "cannot publish in " + file_);
+    }
+
+    /// What there is no room for shows as "...".
+    static void store_path(detail::mapping::word* words, std::string_view path) noexcept {
+        using page_layout::path_bytes;
+        if (path.size() <= path_bytes) return detail::store_text(words, path_bytes, path);
+        constexpr std::string_view more = "...";
+        std::array<char, path_bytes> cut{};
+        std::copy_n(path.begin(), path_bytes - more.size(), cut.begin());
+        std::copy(more.begin(), more.end(), cut.end() - more.size());
+        detail::store_text(words, path_bytes, {cut.data(), cut.size()});
+    }
+
     const process_identity me_;
     const std::string file_;
     const std::size_t capacity_;
     std::unique_ptr<detail::mapping> page_;
     std::uint64_t sequence_ = 0;
 };
-
-/// What a page showed at one instant.
-struct page_picture {
-    process_identity process;
-    std::uint64_t pid_namespace = 0;
-    std::uint64_t time_ns = 0;   ///< since 1970; 0: nothing was written yet
-    std::size_t total_rows = 0;  ///< in the process; more than `rows` if the page is too small
-    std::vector<arena_row> rows; ///< values of columns that the writer does not have are `none`
-};
-
-/// Returns: what the page shows. Throws: `std::system_error` if it cannot be read; `std::runtime_error` if it is no page,
-/// of another version, or its writer has stopped in the middle.
-inline page_picture read_page(const std::string& path) {
-    using namespace page_layout;
-    const detail::descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-    struct stat s {};
-    if (file.number() < 0 || ::fstat(file.number(), &s) != 0)
-        throw std::system_error(errno, std::generic_category(), path);
-    const std::size_t words = static_cast<std::size_t>(s.st_size) / 8;
-    if (!S_ISREG(s.st_mode) || words < header_words)
-        throw std::runtime_error(path + ": not a page of arenas");
-    const detail::mapping page(file.number(), words * 8, PROT_READ);
-    const detail::mapping::word* const at = page.words();
-    if (at[at_magic].load(std::memory_order_acquire) != magic)
-        throw std::runtime_error(path + ": not a page of arenas");
-    if (at[at_version].load(std::memory_order_relaxed) != version)
-        throw std::runtime_error(path + ": written by another version of tenure");
-
-    std::vector<std::uint64_t> copy(words);
-    for (int tries = 0; tries < 1000; ++tries) {
-        const std::uint64_t before = at[at_sequence].load(std::memory_order_acquire);
-        for (std::size_t w = 0; w < words; ++w) copy[w] = at[w].load(std::memory_order_relaxed);
-        std::atomic_thread_fence(std::memory_order_acquire);
-        const std::uint64_t after = at[at_sequence].load(std::memory_order_relaxed);
-        if (before != after || (before & 1) != 0) {
-            std::this_thread::yield();
-            continue;
-        }
-        const std::size_t row = copy[at_row_words];
-        const std::size_t rows = copy[at_rows];
-        if (row < fixed_row_words || row > words || rows > (words - header_words) / row)
-            throw std::runtime_error(path + ": damaged");
-        page_picture picture;
-        picture.process = {copy[at_pid], copy[at_started],
-                           detail::text_of(copy.data() + at_program, program_bytes)};
-        picture.pid_namespace = copy[at_namespace];
-        picture.time_ns = copy[at_time];
-        picture.total_rows = copy[at_total_rows];
-        for (std::size_t i = 0; i < rows; ++i) {
-            const std::uint64_t* const from = copy.data() + header_words + i * row;
-            arena_row r{.id = from[0],
-                        .parent = from[1],
-                        .depth = static_cast<std::uint32_t>(from[2] >> 1),
-                        .arena = (from[2] & 1) != 0,
-                        .path = detail::text_of(from + 3, path_bytes)};
-            r.values.fill(arena_row::none);
-            std::copy_n(from + fixed_row_words, std::min(row - fixed_row_words, r.values.size()),
-                        r.values.begin());
-            picture.rows.push_back(std::move(r));
-        }
-        return picture;
-    }
-    throw std::runtime_error(path + ": its writer has stopped in the middle");
-}
 
 } // namespace tenure

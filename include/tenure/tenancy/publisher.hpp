@@ -7,15 +7,21 @@
 ///     publisher shown(view);                     does nothing unless TENURE_PUBLISH=1
 ///
 /// Asked to, it writes the page (`published_page.hpp`) ten times a second from a thread of its own; the threads that
-/// allocate notice nothing but that a pool's lock is taken for its counters. Not asked to, it costs one look at the
-/// environment.
+/// allocate notice nothing but that the tree's lock and then each pool's are taken for a moment, for their counters. Not asked
+/// to, it costs one look at the environment. Pages that dead processes of this user have left are taken away first.
 ///
-/// A page that cannot be made (no /dev/shm, no room) is said on stderr once, and the program goes on without.
-/// Thread-safety: thread-safe, except construction and destruction. A child of `fork` publishes nothing.
+/// A page that cannot be made (no /dev/shm, no room, another publisher in this process) is said on stderr once, and the
+/// program goes on without.
+///
+/// A child of `fork` publishes nothing, and may destroy what it has inherited. Locks that the publisher's thread held at the
+/// fork stay held there, though, like those of any other thread: a child that does not `exec` had better not use the arenas.
+/// Thread-safety: thread-safe, except construction and destruction.
 
 #include <tenure/tenancy/arenas_view.hpp>
+#include <tenure/tenancy/page_reader.hpp>
 #include <tenure/tenancy/published_page.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -23,6 +29,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <stdexcept>
@@ -39,7 +46,7 @@ enum class publish { if_asked, always, never };
 
 struct publisher_options {
     publish when = publish::if_asked;        ///< asked: TENURE_PUBLISH=1
-    std::chrono::milliseconds interval{100}; ///< at least 1 ms; what a person calls at once
+    std::chrono::milliseconds interval{100}; ///< at least 1 ms is taken; what a person calls at once
     std::size_t rows = 256;                  ///< room in the page: 93 KB
     std::string folder = page_folder();
 };
@@ -49,14 +56,18 @@ class publisher {
     /// Requires: the view outlives the publisher.
     /// Throws: `std::invalid_argument` if TENURE_PUBLISH is neither 0 nor 1 nor empty.
     explicit publisher(const arenas_view& view, publisher_options options = {})
-        : view_(&view), interval_(options.interval) {
+        : view_(&view), interval_(std::max(options.interval, std::chrono::milliseconds{1})) {
         if (options.when == publish::never || (options.when == publish::if_asked && !is_asked())) return;
         try {
+            for (const page_key key : page_keys(options.folder)) (void)remove_if_stale(options.folder, key);
             page_.emplace(options.folder, options.rows);
             write();
-            thread_ = std::thread([this] { run(); });
+            worker_ = std::make_unique<worker>();
+            const signals_blocked here; // the program's signals are for its own threads
+            worker_->thread = std::thread([this] { run(*worker_); });
         } catch (const std::exception& e) {
             std::fprintf(stderr, "tenure: arenas are not published: %s\n", e.what());
+            worker_.reset();
             page_.reset();
         }
     }
@@ -65,17 +76,18 @@ class publisher {
     publisher& operator=(const publisher&) = delete;
 
     ~publisher() {
-        if (!thread_.joinable()) return;
+        if (!worker_) return;
         if (static_cast<std::uint64_t>(::getpid()) != page_->process().pid) {
-            thread_.detach(); // of the parent: here there is none
+            // Its thread is the parent's. A condition for which it waits cannot be destroyed here, ever.
+            (void)worker_.release();
             return;
         }
         {
-            const std::lock_guard lock(mutex_);
-            stop_ = true;
+            const std::lock_guard lock(worker_->mutex);
+            worker_->stop = true;
         }
-        stopped_.notify_one();
-        thread_.join();
+        worker_->stopped.notify_one();
+        worker_->thread.join();
     }
 
     /// Returns: the page, or an empty path if there is none.
@@ -91,12 +103,29 @@ class publisher {
     }
 
   private:
-    void run() noexcept {
-        sigset_t all; // the program's signals are for its own threads
-        sigfillset(&all);
-        pthread_sigmask(SIG_BLOCK, &all, nullptr);
-        std::unique_lock lock(mutex_);
-        while (!stopped_.wait_for(lock, interval_, [this] { return stop_; })) {
+    struct worker {
+        std::mutex mutex; ///< guards `stop`
+        std::condition_variable stopped;
+        bool stop = false;
+        std::thread thread;
+    };
+
+    /// While it lives, this thread gets no signals, nor do those that it makes.
+    struct signals_blocked {
+        signals_blocked() noexcept {
+            sigset_t all;
+            sigfillset(&all);
+            pthread_sigmask(SIG_SETMASK, &all, &before);
+        }
+        ~signals_blocked() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
+        signals_blocked(const signals_blocked&) = delete;
+        signals_blocked& operator=(const signals_blocked&) = delete;
+        sigset_t before;
+    };
+
+    void run(worker& me) noexcept {
+        std::unique_lock lock(me.mutex);
+        while (!me.stopped.wait_for(lock, interval_, [&me] { return me.stop; })) {
             lock.unlock();
             write();
             lock.lock();
@@ -115,10 +144,7 @@ class publisher {
     const arenas_view* view_;
     const std::chrono::milliseconds interval_;
     std::optional<page_writer> page_;
-    std::mutex mutex_; ///< guards `stop_`
-    std::condition_variable stopped_;
-    bool stop_ = false;
-    std::thread thread_;
+    std::unique_ptr<worker> worker_; ///< none: nothing is published
 };
 
 } // namespace tenure

@@ -63,16 +63,18 @@ class clocked : public R {
     std::chrono::nanoseconds time_{0};
 };
 
-/// One pass. `and_then(device, pools)` reads the figures while the policy still lives.
-template <resource R, class Make, class Watch, class Then>
+/// One pass. `first(device)` is called before the program begins; `and_then(device, pools)` reads the figures while the
+/// policy still lives.
+template <resource R, class Make, class Watch, class First, class Then>
 void play_on(gpu_device& gpu, const trace& t, const Make& make, late_free late, bool observe, Watch& watch,
-             Then&& and_then) {
+             First&& first, Then&& and_then) {
     const auto holds = static_cast<std::size_t>(
         std::count_if(t.blocks.begin(), t.blocks.end(), [](const block& b) { return b.outlives_free; }));
     gpu_machine machine(gpu, holds);
     timed_gpu device(gpu.device(),
                      {.observe = observe, .before_wait = [&machine] { machine.before_waiting(); }});
     program_world<gpu_machine> world(machine, t.streams);
+    first(device);
     {
         const tenants<R> pools = make(device);
         play_state state;
@@ -96,39 +98,46 @@ replay_result replay_on(gpu_device& gpu, const trace& t, const Make& make, const
                         late_free late) {
     replay_result r;
     tally seen;
-    play_on<R>(gpu, t, make, late, true, seen, [&](timed_gpu& device, const auto& pools, const play_state&) {
-        seen.report(r);
-        r.reserved_peak = device.reserved_peak();
-        const auto counts = device.call_counts();
-        for (std::size_t i = 0; i < counts.size(); ++i) {
-            if (counts[i] != 0) r.driver_calls.emplace_back(to_string(static_cast<sim::call>(i)), counts[i]);
-        }
-        r.times = device.times();
-        r.driver_us = std::chrono::duration<double, std::micro>(r.times.total().real).count();
-        for (const auto& pool : pools) {
-            r.segments += pool->usage().segments.peak;
-            if (!pool->validate()) throw replay_error("the policy's own invariants do not hold");
-        }
-        if (!t.sets_limits && t.arenas.size() == 1 && r.reserved_peak > options.limit)
-            throw replay_error("the policy held more than its limit");
-    });
+    const auto nothing = [](timed_gpu&) {};
+    const auto keep_footprint = [&](timed_gpu& device) {
+        if (options.footprint) seen.keep_footprint(t.events.size(), [&device] { return device.reserved(); });
+    };
+    play_on<R>(gpu, t, make, late, true, seen, keep_footprint,
+               [&](timed_gpu& device, const auto& pools, const play_state&) {
+                   seen.report(r);
+                   r.reserved_peak = device.reserved_peak();
+                   const auto counts = device.call_counts();
+                   for (std::size_t i = 0; i < counts.size(); ++i) {
+                       if (counts[i] != 0)
+                           r.driver_calls.emplace_back(to_string(static_cast<sim::call>(i)), counts[i]);
+                   }
+                   r.times = device.times();
+                   r.driver_us = std::chrono::duration<double, std::micro>(r.times.total().real).count();
+                   for (const auto& pool : pools) {
+                       r.segments += pool->usage().segments.peak;
+                       if (!pool->validate()) throw replay_error("the policy's own invariants do not hold");
+                   }
+                   if (!t.sets_limits && t.arenas.size() == 1 && r.reserved_peak > options.limit)
+                       throw replay_error("the policy held more than its limit");
+               });
 
     std::vector<double> times;
     for (unsigned pass = 0; pass < options.repeat; ++pass) {
         unwatched nobody;
-        play_on<R>(
-            gpu, t, make, late, false, nobody, [&](timed_gpu&, const auto& pools, const play_state& state) {
-                std::chrono::duration<double, std::nano> sum{0};
-                for (const auto& pool : pools) sum += pool->time();
-                times.push_back(state.calls == 0 ? 0.0 : sum.count() / static_cast<double>(state.calls));
-            });
+        play_on<R>(gpu, t, make, late, false, nobody, nothing,
+                   [&](timed_gpu&, const auto& pools, const play_state& state) {
+                       std::chrono::duration<double, std::nano> sum{0};
+                       for (const auto& pool : pools) sum += pool->time();
+                       times.push_back(state.calls == 0 ? 0.0
+                                                        : sum.count() / static_cast<double>(state.calls));
+                   });
     }
     r.ns_per_op = median(std::move(times));
 
     if (options.verify) {
         static std::uint64_t salt = 0;
         verifier looking(t, ++salt);
-        play_on<R>(gpu, t, make, late, false, looking, [](auto&&...) {});
+        play_on<R>(gpu, t, make, late, false, looking, nothing, [](auto&&...) {});
         r.verified = looking.finish();
     }
     return r;

@@ -12,9 +12,9 @@ import sys
 import tempfile
 import zlib
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from . import __version__, _library, _native, trace
+from . import __version__, _figure, _library, _native, _recorded, trace
 
 _COMMAND_VARIABLE = "TENURE_COMMAND"
 
@@ -115,6 +115,7 @@ def _traces_of(snapshot_path: str, folder: str) -> List[str]:
             name = name[: -len(ending)]
     used = trace.devices(snapshot)
     paths = []
+    reserved: Dict[str, Optional[int]] = {}
     chosen: List[Optional[int]] = [*used] or [None]
     for device in chosen:  # without any, convert says what is missing
         suffix = f".device{device}" if len(used) > 1 else ""
@@ -126,12 +127,49 @@ def _traces_of(snapshot_path: str, folder: str) -> List[str]:
         for note in made.notes():
             print(f"{snapshot_path}: {note}", file=sys.stderr)
         paths.append(path)
+        reserved[name + suffix] = _recorded.reserved_peak(snapshot, made.device)
+    _write_peers(folder, reserved)
     return paths
+
+
+def _write_peers(folder: str, reserved: Dict[str, Optional[int]]) -> None:
+    """What `tenure compare` sets its policies beside: a line a trace of the folder."""
+    lines = ["workload,native_reserved,expandable_reserved,mallocasync_reserved,recorded_reserved"]
+    for name, peak in reserved.items():
+        if peak is not None and not any(c in name for c in ",\r\n"):
+            lines.append(f"{name},,,,{peak}")
+    if len(lines) > 1:
+        with open(os.path.join(folder, "peers.csv"), "w", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
+
+
+def _take_option(arguments: Sequence[str], name: str) -> Tuple[List[str], Optional[str]]:
+    """The arguments without ``name VALUE`` or ``name=VALUE``, and the value."""
+    rest: List[str] = []
+    value: Optional[str] = None
+    waiting = iter(arguments)
+    for argument in waiting:
+        if argument == name:
+            value = next(waiting, None)
+            if value is None:
+                raise _Failure(f"{name} needs a file")
+        elif argument.startswith(name + "="):
+            value = argument[len(name) + 1 :]
+        else:
+            rest.append(argument)
+    return rest, value
 
 
 def _compare(passed_on: Sequence[str]) -> int:
     command = _find_command()
+    passed_on, figure = _take_option(passed_on, "--png")
+    page = _take_option(passed_on, "--report")[1]
     with tempfile.TemporaryDirectory(prefix="tenure-") as folder:
+        if figure is not None and page in (None, "-"):
+            if page == "-":
+                raise _Failure("--png needs the page in a file: --report FILE, or none")
+            page = os.path.join(folder, "page.html")
+            passed_on = [*passed_on, "--report", page]
         arguments: List[str] = []
         for index, argument in enumerate(passed_on):
             if not argument.startswith("-") and os.path.isfile(argument) and _is_snapshot(argument):
@@ -140,7 +178,15 @@ def _compare(passed_on: Sequence[str]) -> int:
                 arguments += _traces_of(argument, inside)
             else:
                 arguments.append(argument)
-        return subprocess.run([command, "compare", *arguments], check=False).returncode
+        status = subprocess.run([command, "compare", *arguments], check=False).returncode
+        if "--help" in passed_on or "-h" in passed_on:
+            print(
+                "With python -m tenure compare also: memory snapshots of PyTorch in place of traces, and --png FILE, a "
+                "figure (matplotlib)."
+            )
+        elif figure is not None and page is not None and status in (0, 3):
+            _figure.draw(_figure.data_of(page), figure)
+        return status
 
 
 # --- info -----------------------------------------------------------------------------------------------------------
@@ -277,7 +323,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
             os.execv(command, [command, *arguments])
         parsed = _parser().parse_args(arguments)
         return int(parsed.run(parsed))
-    except (_Failure, trace.SnapshotError) as error:
+    except (_Failure, _figure.FigureError, trace.SnapshotError) as error:
         print(f"tenure: {error}", file=sys.stderr)
     except OSError as error:
         print(f"tenure: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)

@@ -100,6 +100,6 @@ class _Loader(importlib.abc.Loader):
             module.__spec__.loader = self._inner
         module.__loader__ = self._inner
         self._inner.exec_module(module)
+        _install()  # if that fails, so does the import, and the next one must fail as well
         if self._finder in sys.meta_path:
             sys.meta_path.remove(self._finder)
-        _install()

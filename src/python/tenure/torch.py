@@ -316,6 +316,16 @@ class Arena(contextlib.ContextDecorator):
                 del _arenas[self.name]
 
 
+class _PoolArena(Arena):
+    """The arena of a ``MemPool``: torch allocates from it as long as the pool lives."""
+
+    def __enter__(self) -> "Arena":
+        raise TenureError(f"pool {self.name!r} is used with torch.cuda.use_mem_pool(pool)")
+
+    def destroy(self) -> None:
+        raise TenureError(f"pool {self.name!r} goes when its torch.cuda.MemPool and what was allocated in it are gone")
+
+
 _arenas: Dict[str, Arena] = {}
 
 
@@ -391,7 +401,8 @@ def mem_pool(
         name: as :func:`arenas` shows it; one is made up if there is none.
         max: the most that the pool may hold on each device; at it ``torch.cuda.OutOfMemoryError``.
         use_on_oom, no_split: as ``torch.cuda.MemPool`` has them.
-        **options: ``policy`` and the policy's options.
+        **options: ``policy`` and the policy's options. The default, ``caching``, takes each segment as it is from
+            ``cudaMalloc``, so that other devices and other processes reach it as torch's allocator expects.
 
     Returns: the pool; its attribute ``arena`` is the :class:`Arena` (for ``set_max``, ``usage``, ``trim``).
     """
@@ -411,7 +422,7 @@ def mem_pool(
     except BaseException:
         library.arena_destroy(number.value)
         raise
-    pool.arena = Arena(library, number.value, name)
+    pool.arena = _PoolArena(library, number.value, name)
     # The pool gives its segments back only after this runs, and tensors may hold some even longer.
     weakref.finalize(pool, _orphans.append, number.value).atexit = False
     return pool

@@ -161,7 +161,7 @@ def _load_file(file: BinaryIO) -> Snapshot:
         raise SnapshotError("the file is empty")
     try:
         if content[:2] == b"\x1f\x8b":
-            content = gzip.decompress(content)
+            content = _unpacked(content)
         value = _PlainUnpickler(io.BytesIO(content)).load()
     except SnapshotError:
         raise
@@ -170,6 +170,20 @@ def _load_file(file: BinaryIO) -> Snapshot:
     except Exception as error:  # pickle's machine raises nearly every type there is for damaged input
         raise SnapshotError(f"not a pickle, or a damaged one ({type(error).__name__}: {error})") from error
     return _check(value)
+
+
+_UNPACKED_AT_LEAST = 256 << 20
+"""Bytes that a packed file may unpack to, however small it is."""
+
+
+def _unpacked(content: bytes) -> bytes:
+    """A snapshot shrinks to a tenth or so; what grows a thousandfold is none, and may be made to fill the memory."""
+    most = _UNPACKED_AT_LEAST + 100 * len(content)
+    with gzip.GzipFile(fileobj=io.BytesIO(content)) as packed:
+        plain = packed.read(most + 1)
+    if len(plain) > most:
+        raise SnapshotError(f"unpacked it is larger than {most} bytes, {most // len(content)} times what it is packed")
+    return plain
 
 
 def _check(value: Any) -> Snapshot:
@@ -185,6 +199,9 @@ def _check(value: Any) -> Snapshot:
             raise SnapshotError(f"a snapshot has the key '{key}'; this dict has {sorted(map(str, value))[:8]}")
         if not isinstance(value[key], (list, tuple)):
             raise SnapshotError(f"'{key}' is a {type(value[key]).__name__}, not a list")
+    for device, history in enumerate(value["device_traces"]):
+        if not isinstance(history, (list, tuple)):
+            raise SnapshotError(f"the history of device {device} is a {type(history).__name__}, not a list")
     return value
 
 
@@ -194,7 +211,7 @@ def devices(snapshot: Source) -> List[int]:
     return [
         index
         for index, history in enumerate(recorded)
-        if any(isinstance(e, dict) and e.get("action") in _ALLOCATION_ACTIONS for e in history)
+        if any(isinstance(e, dict) and _action(e) in _ALLOCATION_ACTIONS for e in history)
     ]
 
 
@@ -264,12 +281,12 @@ class _Conversion:
     def run(self, history: List[Any], segments: Iterable[Any]) -> Trace:
         origin: Optional[int] = None
         # A recording may leave them out (`skip_actions`). Then each free counts as complete at once.
-        self.completions = any(isinstance(e, dict) and e.get("action") == "free_completed" for e in history)
+        self.completions = any(isinstance(e, dict) and _action(e) == "free_completed" for e in history)
         for index, entry in enumerate(history):
             where = f"event {index} of device {self.trace.device}"
             if not isinstance(entry, dict):
                 raise SnapshotError(f"{where} is a {type(entry).__name__}, not a dict")
-            action = entry.get("action")
+            action = _action(entry)
             if action == "oom":
                 self.trace.refused += 1
             if action not in _ALLOCATION_ACTIONS:
@@ -383,6 +400,12 @@ class _Conversion:
             self.trace.events.append(Event(time, op, number, block.bytes, block.stream))
         self.trace.streams = len(self.streams)
         return self.trace
+
+
+def _action(entry: Dict[str, Any]) -> str:
+    """What an event is; "" if it does not say, or in no words."""
+    action = entry.get("action")
+    return action if isinstance(action, str) else ""
 
 
 def _number(entry: Dict[str, Any], key: str, where: str, default: Optional[int] = None) -> int:

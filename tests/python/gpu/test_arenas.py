@@ -359,3 +359,42 @@ def test_several_mem_pools(program):
     assert out[1] == "128 256 384 512"
     for count, most in zip(map(int, out[0].split()), (4, 8, 12, 16)):
         assert most - 2 <= count <= most
+
+
+def test_mem_pool_gives_back(program):
+    """The memory of a pool that is gone is everybody's at once"""
+    out = program(
+        """
+        import gc
+        import torch, tenure.torch as t
+        torch.zeros(1, device="cuda")
+        n = torch.cuda.mem_get_info()[0] * 6 // 10
+        pool = t.mem_pool()
+        with torch.cuda.use_mem_pool(pool):
+            x = torch.empty(n, dtype=torch.uint8, device="cuda")
+        try:
+            pool.arena.destroy()
+        except t.TenureError:
+            print("in use")
+        del x, pool
+        gc.collect()
+        torch.cuda.empty_cache()
+        y = torch.empty(n, dtype=torch.uint8, device="cuda")
+        print(y[-1:].fill_(7).item())
+    """,
+        install=False,
+    )
+    assert out.splitlines() == ["in use", "7"]
+
+
+def test_profiler_inside(t):
+    """A profiler that starts inside an arena does not keep the thread in it"""
+    from torch.profiler import ProfilerActivity, profile
+
+    recorded = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+    with t.arena("alice"):
+        recorded.start()
+    assert t.current_arena() == "torch"
+    x = bytes_on_device(MIB)
+    recorded.stop()
+    assert x.numel() == MIB and t.current_arena() == "torch"

@@ -40,6 +40,103 @@ def test_late(program):
     assert (installed, former) == ("True", "native") and "tenure" in backend
 
 
+def test_late_with_graphs_and_pools(program):
+    """And graphs and pools from before replay, stay valid and die in peace"""
+    out = program(
+        """
+        import gc
+        import torch, tenure.torch
+        static = torch.zeros(1 << 20, device="cuda")
+        graph, pool = torch.cuda.CUDAGraph(), torch.cuda.MemPool()
+        with torch.cuda.graph(graph):
+            y = static + 1
+        with torch.cuda.use_mem_pool(pool):
+            old = torch.full((1 << 20,), 3.0, device="cuda")
+        tenure.torch.install()
+        new = torch.full((1 << 22,), 4.0, device="cuda")
+        static.fill_(5.0)
+        graph.replay()
+        print(y.mean().item(), old.mean().item(), new.mean().item())
+        try:
+            with torch.cuda.use_mem_pool(pool):
+                torch.empty(100, device="cuda")
+        except RuntimeError as error:
+            print("make a new MemPool" in str(error))
+        del graph, y, pool, old
+        gc.collect()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = static + 1
+        graph.replay()
+        print(y.mean().item(), new.mean().item())
+    """,
+        install=False,
+    )
+    assert out.splitlines() == ["6.0 3.0 4.0", "True", "6.0 4.0"]
+
+
+def test_late_with_a_full_cache(program):
+    """What the former allocator has cached is no reason to be out of memory"""
+    out = program(
+        """
+        import torch, tenure.torch
+        free = torch.cuda.mem_get_info()[0]
+        x = torch.empty(free * 6 // 10, dtype=torch.uint8, device="cuda")
+        del x
+        torch.cuda.set_per_process_memory_fraction(0.9)
+        tenure.torch.install()
+        y = torch.empty(free * 6 // 10, dtype=torch.uint8, device="cuda")
+        print(y[-1:].fill_(7).item(), torch.cuda.get_per_process_memory_fraction())
+    """,
+        install=False,
+    )
+    assert out == "7 0.9"
+
+
+def test_failed_capture(program):
+    """A capture that fails leaves nothing behind: later frees complete, later captures work"""
+    out = program(
+        """
+        import torch
+        x = torch.ones(1 << 20, device="cuda")
+        side = torch.cuda.Stream()
+        for _ in range(2):
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.stream(torch.cuda.Stream()):
+                try:
+                    graph.capture_begin()
+                    y = x + 1
+                    y.sum().item()
+                except RuntimeError:
+                    pass
+                try:
+                    graph.capture_end()
+                    print("captured")
+                except RuntimeError:
+                    print("failed")
+            del graph, y
+        free = torch.cuda.mem_get_info()[0]
+        n = 1 << 28
+        for _ in range(3 * free // n):
+            t = torch.empty(n, dtype=torch.uint8, device="cuda")
+            t.record_stream(side)
+            del t
+        torch.cuda.synchronize()
+        torch.empty(1, device="cuda")
+        import tenure.torch
+        print(tenure.torch.stats()["capturing"], torch.cuda.memory_stats()["active_bytes.all.current"] < n)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = x + 1
+        graph.replay()
+        print(y.mean().item())
+    """
+    )
+    assert out.splitlines() == ["failed", "failed", "False True", "2.0"]
+
+
 def test_twice(program):
     """Twice with the same options is once; with others it is an error that changes nothing"""
     out = program(

@@ -18,7 +18,9 @@ PARENT = """
     if __name__ == "__main__":
         import torch
         import torch.multiprocessing as mp
-        allocators.install()
+        # Only tenure reads memory that lies in handles of several sizes, as policy remap has it (docs/torch/allocator.md).
+        to_stock = OTHER == "native" and allocators.name() == "tenure"
+        allocators.install(**({"policy": "caching"} if to_stock else {}))
         mp.set_start_method("spawn")
         there, back = mp.Queue(), mp.Queue()
 """

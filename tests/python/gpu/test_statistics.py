@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 import consistency
 
 MIB = 1 << 20
+PAGES = 4 * MIB  # where a block ends inside a page of the device, its neighbour may keep that page: one at each end
 
 
 def bytes_on_device(n):
@@ -92,7 +93,7 @@ def test_empty_cache():
     most = torch.cuda.memory_reserved()
     del x
     torch.cuda.empty_cache()
-    assert torch.cuda.memory_reserved() <= most - 256 * MIB
+    assert torch.cuda.memory_reserved() <= most - 256 * MIB + PAGES
 
 
 def test_accelerator():
@@ -107,7 +108,7 @@ def test_accelerator():
     del x
     most = torch.cuda.memory_reserved()
     torch.accelerator.empty_cache()
-    assert torch.cuda.memory_reserved() <= most - 256 * MIB
+    assert torch.cuda.memory_reserved() <= most - 256 * MIB + PAGES
     torch.accelerator.reset_peak_memory_stats()
     assert torch.cuda.max_memory_allocated() == torch.cuda.memory_allocated()
 

@@ -189,6 +189,21 @@ TEST_CASE("forget takes back what is on its way on the stream", "[front][threads
     CHECK(f.validate());
 }
 
+TEST_CASE("forget takes back what threads have left that are gone", "[front][threads][hand_over]") {
+    sim::device d(quiet_device());
+    fronted f(d, pool_options{}, {.check = stream_check::announced});
+    const stream_handle s = d.create_stream();
+    std::thread([&] {
+        std::vector<void*> blocks;
+        for (int i = 0; i < 100; ++i) blocks.push_back(f.allocate(s, block));
+        for (void* p : blocks) f.deallocate(s, p, block);
+    }).join();
+    CHECK(parked(f) != 0); // no rack of the stream is left
+    f.forget(s);
+    CHECK(parked(f) == 0);
+    CHECK(f.validate());
+}
+
 TEST_CASE("what is on its way on a destroyed stream serves nobody who got its handle",
           "[front][streams][hand_over]") {
     sim::device d({.cost = sim::costs::zero()});

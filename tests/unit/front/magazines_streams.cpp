@@ -9,9 +9,13 @@
 #include <tenure/front.hpp>
 #include <tenure/policy.hpp>
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 using namespace tenure;
@@ -177,6 +181,58 @@ TEMPLATE_TEST_CASE("memory freed in a capture does not come back while its graph
     w.front.trim(0);
     CHECK(w.front.usage().captured == 0);
     CHECK(w.front.usage().reserved.current == 0);
+}
+
+TEST_CASE("a capture keeps nothing that other threads had parked on its stream before", "[front][capture]") {
+    // Whatever the first call is that names the stream in the capture, and whatever of the parked memory is where.
+    enum class first_call { free_tracked, free_large, record_use, allocate, allocate_large, last };
+    for (int i = 0; i < static_cast<int>(first_call::last); ++i)
+        for (const bool in_depot : {false, true}) {
+            CAPTURE(i, in_depot);
+            world<caching_pool<sim::device>> w;
+            const stream_handle s = w.device.create_stream();
+            void *small = nullptr, *large = nullptr;
+            std::atomic<bool> over{false};
+            std::atomic<bool> parked{false};
+            std::thread other([&] { // this thread has no rack for the stream
+                w.warm(s, 64_KiB);
+                small = w.r.allocate(s, 64_KiB);
+                large = w.r.allocate(s, 20_MiB);
+                std::vector<void*> blocks;
+                for (int k = 0; k < (in_depot ? 100 : 25); ++k) blocks.push_back(w.r.allocate(s, 64_KiB));
+                for (void* const p : blocks) w.r.deallocate(s, p, 64_KiB);
+                parked = true;
+                while (!in_depot && !over) std::this_thread::yield();
+            });
+            while (!parked) std::this_thread::yield();
+            if (in_depot) other.join();
+            REQUIRE(w.parked() >= 15 * 64_KiB);
+            w.device.begin_capture(s);
+            switch (static_cast<first_call>(i)) {
+            case first_call::free_tracked: w.r.deallocate(s, std::exchange(small, nullptr), 64_KiB); break;
+            case first_call::free_large: w.r.deallocate(s, std::exchange(large, nullptr), 20_MiB); break;
+            case first_call::record_use: w.r.record_use(small, s); break;
+            case first_call::allocate: w.r.deallocate(s, w.r.allocate(s, 64_KiB), 64_KiB); break;
+            case first_call::allocate_large: w.r.deallocate(s, w.r.allocate(s, 20_MiB), 20_MiB); break;
+            case first_call::last: break;
+            }
+            CHECK(w.parked() == 0);
+            w.r.deallocate(s, w.r.allocate(s, 64_KiB), 64_KiB);
+            CHECK(w.device.end_capture(s));
+            w.front.trim(no_limit);
+            CHECK(w.front.usage().captured <= 22_MiB);
+            void* const outside = w.r.allocate(s, 512_KiB); // from what was parked, on its stream
+            w.r.deallocate(s, outside, 512_KiB);
+            const std::size_t held_for_graph = w.front.usage().captured;
+            over = true;
+            if (other.joinable()) other.join();
+            if (small != nullptr) w.r.deallocate(s, small, 64_KiB);
+            if (large != nullptr) w.r.deallocate(s, large, 20_MiB);
+            REQUIRE(w.device.synchronize(s) == status::ok);
+            w.front.trim(0);
+            CHECK(w.front.usage().reserved.current <= held_for_graph + 22_MiB);
+            w.check_clean();
+        }
 }
 
 TEST_CASE("another stream gets parked memory once its work has passed", "[front][streams]") {

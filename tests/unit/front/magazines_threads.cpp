@@ -132,33 +132,37 @@ TEST_CASE("eight idle threads' parked memory never makes a ninth run out", "[fro
 
 TEST_CASE("threads that race at the limit with memory parked everywhere all get their due",
           "[front][threads]") {
-    // Eight threads, each needs at most an eighth of the limit at any time: none may ever fail.
-    CAPTURE(test::seed());
-    constexpr std::size_t max = 256_MiB;
+    // Eight threads, each needs less than an eighth of the limit at any time, in blocks of one size that tile the
+    // segments: none may ever fail. All but one block of each is needed at the same time.
+    constexpr std::size_t max = 64_MiB;
+    constexpr std::size_t size = 512_KiB;
+    constexpr std::size_t due = max / 8 / size - 1;
     sim::device d(quiet_device());
     tenant a(d, {.name = "a", .max = max}, {.pool = {.segment_bytes = 2_MiB}});
     std::atomic<unsigned> failed{0};
+    std::atomic<unsigned> holding{0};
+    std::atomic<unsigned> most_holding{0};
     on_threads(8, [&](unsigned t) {
-        std::mt19937_64 rng(test::seed() + t);
-        constexpr std::array<std::size_t, 4> sizes{512_KiB, 1_MiB, 2_MiB, 2_MiB};
-        for (int i = 0; i < 400; ++i) {
-            std::vector<std::pair<void*, std::size_t>> live;
-            std::size_t held = 0;
-            for (;;) {
-                const std::size_t n = sizes[test::below(rng, sizes.size())];
-                if (held + n > max / 16) break; // the rest is for fragments
-                const allocate_result r = a.try_allocate(default_stream, n);
-                if (!r) {
+        for (unsigned i = 0; i < 200; ++i) {
+            std::vector<void*> live;
+            const std::size_t needed = (i + t) % 3 == 0 ? due / 2 : due;
+            for (std::size_t n = 0; n < needed; ++n) {
+                const allocate_result r = a.try_allocate(default_stream, size);
+                if (r)
+                    live.push_back(*r);
+                else
                     ++failed;
-                    break;
-                }
-                live.emplace_back(*r, n);
-                held += n;
             }
-            for (const auto& [p, n] : live) a.deallocate(default_stream, p, n);
+            const unsigned now = holding += static_cast<unsigned>(live.size());
+            for (unsigned most = most_holding; most < now && !most_holding.compare_exchange_weak(most, now);) {
+            }
+            std::this_thread::yield();
+            holding -= static_cast<unsigned>(live.size());
+            for (void* const p : live) a.deallocate(default_stream, p, size);
         }
     });
     CHECK(failed == 0);
+    CHECK(most_holding > due);
     CHECK(a.limits().peak <= max);
     CHECK(a.usage().requested.current == 0);
     CHECK(a.validate());

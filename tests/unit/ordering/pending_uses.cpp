@@ -251,3 +251,28 @@ TEST_CASE("a use named in a capture is waited for after it, too", "[ordering][pe
     CHECK(w.poll());
     CHECK(w.completed == ids{1});
 }
+
+TEST_CASE("one question tells of all that a stream has passed", "[ordering][pending_uses]") {
+    uses_world w;
+    const stream_handle s = w.stream();
+    for (layout::block_id b = 0; b < 20; ++b) {
+        w.use(b, s);
+        w.device.launch(s, 1ms);
+        CHECK(w.uses.begin_free(b).pending);
+    }
+    const auto queries = [&w] { return w.device.calls(sim::call::query); };
+    auto before = queries();
+    CHECK_FALSE(w.poll());
+    CHECK(queries() - before == 1);
+    w.device.advance(5ms);
+    before = queries();
+    CHECK(w.poll());
+    CHECK(w.completed == ids{0, 1, 2, 3, 4});
+    CHECK(queries() - before == 7); // the newest, five that have passed, and the first that has not
+    w.device.advance(100ms);
+    before = queries();
+    CHECK(w.poll());
+    CHECK(queries() - before == 2);
+    CHECK(w.completed.size() == 20);
+    CHECK(w.uses.pending() == 0);
+}

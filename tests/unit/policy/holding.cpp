@@ -158,3 +158,20 @@ TEMPLATE_TEST_CASE("a batch is freed whole, whatever is wrong with some of it", 
     CHECK(log.take().empty());
     CHECK(w.pool.validate());
 }
+
+TEST_CASE("a held block can be asked for in exactly its size", "[policy][holding]") {
+    world<remap> w;
+    void* const a = w.pool.allocate(default_stream, 3_MiB);
+    void* const between = w.pool.allocate(default_stream, 1_MiB);
+    w.pool.deallocate(default_stream, a, 3_MiB);
+    CHECK(w.pool.try_allocate_held_exactly(default_stream, 2_MiB, default_alignment) == nullptr);
+    void* const b = w.pool.try_allocate_held_exactly(default_stream, 3_MiB, default_alignment);
+    CHECK(b == a);
+    w.pool.release(b);
+    w.pool.deallocate(default_stream, between, 1_MiB);
+
+    world<caching_pool<sim::device>> c; // cannot tell
+    void* const p = c.pool.allocate(default_stream, 3_MiB);
+    c.pool.deallocate(default_stream, p, 3_MiB);
+    CHECK(c.pool.try_allocate_held_exactly(default_stream, 3_MiB, default_alignment) == nullptr);
+}

@@ -9,8 +9,10 @@
 #include <tenure/core/units.hpp>
 #include <tenure/device/sim_device.hpp>
 #include <tenure/policy/remap_pool.hpp>
+#include <tenure/tenancy/arena.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -360,6 +362,91 @@ TEST_CASE("a purchase that cannot be taken back is nothing lost", "[policy][rema
                 w.pool.reset();
                 CHECK(log.take().empty());
             }
+}
+
+TEST_CASE("what could not be taken back is in nobody's way", "[policy][remap]") {
+    // With the default options more is asked for than is missing, and then less: the second purchase must not go behind
+    // a mapping that the first has left.
+    using sim::call;
+    for (const std::uint64_t refusals : {1u, 2u, 3u}) {
+        CAPTURE(refusals);
+        world w(1_GiB, {});
+        void* const first = w.take(7_MiB);
+        w.device.fail_call(call::set_access, 1, status::out_of_memory);
+        w.device.fail_call(call::unmap, 1, status::failed, refusals);
+        const allocate_result second = w.checked.try_allocate(default_stream, 3_MiB);
+        w.device.clear_faults();
+        CHECK(w.pool->validate());
+        std::vector<void*> more;
+        for (int i = 0; i < 40; ++i) { // all that there is, and some to be bought
+            more.push_back(w.take(3_MiB));
+            w.checked.use_own(more.back(), default_stream, std::chrono::microseconds(1));
+        }
+        w.pool->trim(0); // asks once more about what was stuck
+        for (void* const p : more) {
+            w.checked.use_own(p, default_stream, std::chrono::microseconds(1));
+            w.give(p, 3_MiB);
+        }
+        if (second) w.give(*second, 3_MiB);
+        w.give(first, 7_MiB);
+        w.finish();
+    }
+}
+
+TEST_CASE("requests that are refused use no addresses, and do not change where the pool grows",
+          "[policy][remap]") {
+    using sim::call;
+    world w(64_MiB);
+    void* const first = w.take(8_MiB);
+    const auto addresses = [&] {
+        return w.device.calls(call::reserve_address) - w.device.calls(call::free_address);
+    };
+    w.give(w.take(4_MiB), 4_MiB); // the free end of the newest home
+    const auto before = addresses();
+    for (int i = 0; i < 1000; ++i) CHECK_FALSE(w.checked.try_allocate(default_stream, 1_GiB, 1_GiB));
+    CHECK(addresses() == before);
+    for (int i = 0; i < 10; ++i) CHECK_FALSE(w.checked.try_allocate(default_stream, 1_TiB));
+    CHECK(addresses() == before);
+    void* const b = w.take(8_MiB);
+    CHECK(w.held() == 16_MiB);
+    w.give(b, 8_MiB);
+    w.give(first, 8_MiB);
+    w.finish();
+}
+
+TEST_CASE("an aligned request after one that was refused buys what fits it", "[policy][remap]") {
+    world w(1_GiB);
+    REQUIRE(w.device.reserve_address(2_MiB, 0)); // so that the next addresses are multiples of no more than this
+    w.device.fail_call(sim::call::create_memory, 1, status::out_of_memory);
+    w.device.fail_call(sim::call::free_address, 1, status::failed); // the empty window stays
+    CHECK_FALSE(w.checked.try_allocate(default_stream, 2_MiB));
+    w.device.clear_faults();
+    const allocate_result p = w.checked.try_allocate(default_stream, 16_MiB, 16_MiB);
+    REQUIRE(p);
+    w.checked.use_own(*p, default_stream, std::chrono::microseconds(1));
+    w.give(*p, 16_MiB);
+    w.finish();
+}
+
+TEST_CASE("a limit that once refused does not decide how large handles are", "[policy][remap]") {
+    sim::device d({.capacity = 141_GiB, .cost = sim::costs::zero()});
+    arena<remap_pool, sim::device> a(d, {.name = "a", .max = 64_GiB});
+    void* const p = a.allocate(default_stream, 64_GiB);
+    CHECK_FALSE(a.try_allocate(default_stream, 1_GiB));
+    a.deallocate(default_stream, p, 64_GiB);
+    a.trim(0);
+    const auto before = d.calls(sim::call::create_memory);
+    void* const q = a.allocate(default_stream, 16_GiB);
+    CHECK(d.calls(sim::call::create_memory) - before >= 16); // and none larger than a GiB
+    a.deallocate(default_stream, q, 16_GiB);
+    // What the limit does not leave is asked for at once.
+    const auto refused = d.calls(sim::call::create_memory);
+    void* const half = a.allocate(default_stream, 32_GiB);
+    const auto bought = d.calls(sim::call::create_memory);
+    CHECK(bought > refused);
+    CHECK_FALSE(a.try_allocate(default_stream, 60_GiB));
+    CHECK(d.calls(sim::call::create_memory) == bought);
+    a.deallocate(default_stream, half, 32_GiB);
 }
 
 TEST_CASE("options that mean nothing are refused", "[policy][remap]") {

@@ -17,7 +17,8 @@
 ///
 /// Rules:
 ///   1. Exporting changes no ownership. The owner frees the memory only after every user has let go of it; nobody
-///      checks that. Memory by `export_memory` is the exception: it lives while any process holds a handle or mapping.
+///      checks that. Memory by `export_memory` is the exception: it lives while any process holds a handle or mapping. But
+///      not so over a `hub`, where what an owner gives back is the next tenant's: nothing that came through one is exported.
 ///   2. What is shared with a block of `device.allocate` is its whole segment: a user can read the neighbours.
 ///   3. Order between processes is the application's: streams and events here know nothing of the other side.
 ///   4. A user of a pool cannot allocate from it, and closes each block with `deallocate_to` before the owner does.

@@ -302,15 +302,14 @@ class remap_homes {
         return std::min(in_steps(k, need), std::max(most, part));
     }
 
-    /// Returns: bytes that could be bought, as far as the device and who meters it know: limits, and free memory.
+    /// Returns: bytes that could be bought now, as far as the device and who meters it know: limits, and free memory.
+    /// What a meter explains is a refusal, be that long ago; so it is asked what its limit leaves.
     [[nodiscard]] std::size_t room_of_device() const noexcept {
-        std::size_t room = no_limit;
-        for (const status asked : {status::over_limit, status::out_of_memory}) {
-            allocation_failure f;
-            f.driver_status = asked;
-            device_->explain(f);
-            if (f.max != no_limit) room = std::min(room, f.max - std::min(f.max, f.used));
-        }
+        allocation_failure f;
+        f.driver_status = status::out_of_memory;
+        device_->explain(f);
+        std::size_t room = f.max == no_limit ? no_limit : f.max - std::min(f.max, f.used);
+        if constexpr (requires { device_->room(); }) room = std::min(room, device_->room());
         return room;
     }
 
