@@ -10,6 +10,7 @@
 #include <tenure/core/version.hpp>
 #include <tenure/resource/resource.hpp>
 #include <tenure/tenancy/arenas_text.hpp>
+#include <tenure/tenancy/environment.hpp>
 #include <tenure/tenure.h>
 
 #include <algorithm>
@@ -213,7 +214,8 @@ tenure_code tenure_device_open(const char* name, const char* options, tenure_dev
         const std::optional<int> ordinal = ordinal_of(name);
         const device_settings settings = parse_device_settings(text_of(options), !ordinal);
         arena_config from_operator = arena_config::from_environment();
-        library::get().publish_if_asked();
+        (void)environment::
+            instance(); // what is wrong in the environment is said here, and not at the first arena
         auto inside = std::make_unique<tenants>(ordinal ? open_cuda(*ordinal, settings) : open_sim(settings),
                                                 std::move(from_operator));
         tenure_device& made = library::get().new_device();

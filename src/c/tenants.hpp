@@ -25,7 +25,6 @@
 #include <tenure/tenancy/arena_config.hpp>
 #include <tenure/tenancy/arena_group.hpp>
 #include <tenure/tenancy/arenas_view.hpp>
-#include <tenure/tenancy/publisher.hpp>
 #include <tenure/tenure.h>
 
 #include <atomic>
@@ -70,8 +69,7 @@ struct tenure_arena : tenure::c::handle {
     std::string path;
     std::unique_ptr<tenure::arena_group> group;
     std::unique_ptr<tenure::policies::named_arena> arena;
-    std::optional<tenure::arenas_view::seen> seen;         ///< by the device's own view
-    std::optional<tenure::arenas_view::seen> published_as; ///< by the view of all devices
+    std::optional<tenure::arenas_view::seen> seen; ///< by the device's view
 };
 
 namespace tenure::c {
@@ -81,20 +79,12 @@ struct library {
     std::mutex mutex; ///< guards the handles
     std::deque<std::unique_ptr<tenure_device>> devices;
     std::deque<std::unique_ptr<tenure_arena>> arenas;
-    arenas_view view;
-    std::optional<publisher> shown;
 
     static library& get() {
         static library& only = *new library;
         return only;
     }
 
-    /// Effects: from now on all arenas are shown to `tenure top`, if the environment asks for it. Throws:
-    /// `std::invalid_argument`.
-    void publish_if_asked() {
-        const std::lock_guard lock(mutex);
-        if (!shown) shown.emplace(view);
-    }
     tenure_device& new_device() {
         const std::lock_guard lock(mutex);
         return *devices.emplace_back(std::make_unique<tenure_device>());
@@ -263,18 +253,14 @@ class tenants {
     }
 
     void show(tenure_arena& a) {
-        for (const auto& [view, as] :
-             {std::pair{&view_, &a.seen}, std::pair{&library::get().view, &a.published_as}}) {
-            if (a.arena)
-                as->emplace(a.arena->show_in(*view));
-            else
-                as->emplace(view->add(*a.group));
-        }
+        if (a.arena)
+            a.seen.emplace(a.arena->show_in(view_));
+        else
+            a.seen.emplace(view_.add(*a.group));
     }
 
     static void empty(tenure_arena& a) noexcept {
         a.seen.reset();
-        a.published_as.reset();
         a.memory.reset();
         a.node = nullptr;
         a.arena.reset();

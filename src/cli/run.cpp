@@ -9,11 +9,13 @@
 #include <tenure/core/units.hpp>
 #include <tenure/core/version.hpp>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <exception>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include <CLI/CLI.hpp>
 
@@ -146,11 +148,17 @@ int run(int argc, const char* const* argv) {
         app.add_subcommand("run", "Start a program whose CUDA memory is limited and pooled");
     add_run(*run_command, started);
     try {
-        app.parse(argc, argv);
+        // What is behind "--" is the program's, and nothing in it an option of ours.
+        const char* const* const end = argv + argc;
+        const bool runs = argc > 1 && std::string_view(argv[1]) == "run";
+        const char* const* const split = runs ? std::find(argv, end, std::string_view("--")) : end;
+        app.parse(static_cast<int>(split - argv), argv);
         if (run_command->parsed()) {
             started.command = run_command->remaining();
-            if (!started.command.empty() && started.command.front() == "--")
-                started.command.erase(started.command.begin());
+            // Behind the program's name it is the program's, too.
+            if (split != end)
+                started.command.insert(started.command.end(), started.command.empty() ? split + 1 : split,
+                                       end);
             launch(started);
         }
         if (top_command->parsed()) return top(top_of);

@@ -26,8 +26,6 @@
 
 #include <tenure/core/error.hpp>
 #include <tenure/device/cuda/process.hpp>
-#include <tenure/tenancy/arenas_view.hpp>
-#include <tenure/tenancy/publisher.hpp>
 
 #include <array>
 #include <atomic>
@@ -296,8 +294,7 @@ class program {
         const std::lock_guard lock(mutex_);
         if (shares_[at(device)] != nullptr) return shares_[at(device)].get();
         try {
-            if (!publisher_) publisher_.emplace(view_);
-            shares_[at(device)] = std::make_unique<share>(device, settings_, view_);
+            shares_[at(device)] = std::make_unique<share>(device, settings_);
         } catch (const driver_error&) {
             return nullptr;
         } catch (const std::exception& e) {
@@ -414,7 +411,6 @@ class program {
 
     const settings& settings_;
     ledger ledger_;
-    arenas_view view_;
     notice graph_notice_{
         "memory that a CUDA graph allocates for itself is counted, but the limit cannot refuse it"};
     notice ipc_notice_{
@@ -424,7 +420,6 @@ class program {
     std::atomic<int> runtime_{0}; ///< 0: not asked, 1: the right one, 2: another
     std::shared_mutex resets_;    ///< held alone while a device is reset
     std::mutex mutex_;            ///< guards what follows
-    std::optional<publisher> publisher_;
     std::array<std::unique_ptr<share>, most_devices> shares_;
     std::array<std::atomic<share*>, most_devices> published_{}; ///< the same, to be read without the lock
 };

@@ -20,7 +20,6 @@
 #include <tenure/core/error.hpp>
 #include <tenure/device/cuda_device.hpp>
 #include <tenure/tenancy/arena_group.hpp>
-#include <tenure/tenancy/arenas_view.hpp>
 #include <tenure/tenancy/hub.hpp>
 
 #include <algorithm>
@@ -36,16 +35,14 @@ namespace tenure::preload {
 class share {
   public:
     /// Throws: `driver_error` where the device cannot be had; `std::invalid_argument` for a policy that is none.
-    share(int ordinal, const settings& s, arenas_view& view)
+    share(int ordinal, const settings& s)
         : device_(ordinal)
         , hub_(device_, {.max_shelved = 0}) // one tenant: what it gives back is the driver's
         , root_({.name = "cuda:" + std::to_string(ordinal), .max = s.limit, .on_high = {}})
         , counted_(root_.node(), "not_pooled", {})
         , arena_(policies::make_named_arena(
               s.policy, &root_.node(), hub_,
-              {.name = "program", .at_destruction = leftovers::release, .on_pressure = {}}))
-        , root_seen_(view.add(root_))
-        , arena_seen_(arena_->show_in(view)) {}
+              {.name = "program", .at_destruction = leftovers::release, .on_pressure = {}})) {}
 
     [[nodiscard]] resource_ref memory() const noexcept { return arena_->memory(); }
     [[nodiscard]] cuda::device& device() noexcept { return device_; }
@@ -109,8 +106,6 @@ class share {
     arena_group root_;
     meter counted_;
     std::unique_ptr<policies::named_arena> arena_;
-    arenas_view::seen root_seen_;
-    arenas_view::seen arena_seen_;
     std::atomic<bool> graphs_seen_{false};
     std::mutex mutex_; ///< guards what follows
     std::uint64_t in_graphs_ = 0;

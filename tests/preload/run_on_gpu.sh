@@ -33,7 +33,7 @@ echo "-- shown to others"
 folder=$(mktemp -d)
 TENURE_PUBLISH_DIR=$folder timeout 60 "$tenure" run --limit 64MiB --publish -- "$program" >/dev/null 2>&1 &
 for _ in $(seq 100); do
-    shown=$(TENURE_PUBLISH_DIR=$folder "$tenure" top --once 2>/dev/null | grep -c "cuda:0/program")
+    shown=$(TENURE_PUBLISH_DIR=$folder "$tenure" top --once 2>/dev/null | grep -c "^ *program ")
     [ "$shown" = 0 ] || break
     sleep 0.05
 done
