@@ -182,15 +182,16 @@ TENURE_API tenure_code tenure_arena_find(tenure_device* device, const char* path
 
 /** What tenure_arena_destroy does with blocks that are live. */
 enum {
-    TENURE_KEEP_LIVE = 0,   /**< TENURE_LIVE_BLOCKS, and nothing has happened */
+    TENURE_KEEP_LIVE = 0,   /**< TENURE_LIVE_BLOCKS, also for what is kept for graphs, and nothing has happened */
     TENURE_RELEASE_LIVE = 1 /**< they are freed. All work on them must be over */
 };
 
 /** Destroys an arena or a group, and gives its memory back. TENURE_BUSY: others still stand below it. */
 TENURE_API tenure_code tenure_arena_destroy(tenure_arena* arena, uint32_t flags);
 
-/** Changes what `settings` names of max, high, min and weight. A `max` below what is held takes effect for new requests; `over`
- * (may be null) receives the bytes by which the arena is still over it. */
+/** Changes what `settings` names of max, high, min and weight, all or nothing. A `max` below what is held takes effect for
+ * new requests; `over` (may be null) receives the bytes by which the arena is still over it. TENURE_NOT_ADMITTED: a guarantee
+ * that does not fit, or a value that TENURE_ARENAS gives. */
 TENURE_API tenure_code tenure_arena_set(tenure_arena* arena, const char* settings, uint64_t* over);
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */

@@ -16,13 +16,19 @@ class opened_cuda final : public opened_device_of<cuda::device> {
     [[nodiscard]] bool host() const noexcept override { return false; }
     [[nodiscard]] int ordinal() const noexcept override { return device_.ordinal(); }
     result<stream_handle, status> create_stream() override {
+        if (const status s = cuda::process_state(); s != status::ok) return s;
+        const cuda::relaxed_capture relaxed;
         const cuda::current_device here(device_.ordinal(), false);
         cudaStream_t stream = nullptr;
         const status s = cuda::settle(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
         if (s != status::ok) return s;
         return stream;
     }
-    status destroy_stream(stream_handle stream) override { return cuda::settle(cudaStreamDestroy(stream)); }
+    status destroy_stream(stream_handle stream) override {
+        if (const status s = cuda::process_state(); s != status::ok) return s;
+        const cuda::relaxed_capture relaxed;
+        return cuda::settle(cudaStreamDestroy(stream));
+    }
 };
 
 } // namespace

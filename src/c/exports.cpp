@@ -123,6 +123,30 @@ tenure_code answer(allocate_result r, void** pointer) noexcept {
     return TENURE_OK;
 }
 
+/// Returns: what TENURE_ARENAS says. Throws: `arena_config_error`, `coded_error` if it names a file that cannot be read.
+arena_config operators_lines() {
+    try {
+        return arena_config::from_environment();
+    } catch (const arena_config_error&) {
+        throw;
+    } catch (const std::runtime_error& e) {
+        throw coded_error(TENURE_INVALID_CONFIGURATION, std::string("TENURE_ARENAS: ") + e.what());
+    }
+}
+
+/// Throws: `coded_error` if `wanted` names what the operator's line names.
+void refuse_operators(const arena_entry& line, const arena_entry& wanted) {
+    const auto refuse = [&](bool both, const char* key) {
+        if (both)
+            throw coded_error(TENURE_NOT_ADMITTED,
+                              "TENURE_ARENAS says what " + std::string(key) + " of \"" + wanted.path + "\" is");
+    };
+    refuse(line.given.max && wanted.given.max, "max");
+    refuse(line.given.min && wanted.given.min, "min");
+    refuse(line.given.high && wanted.given.high, "high");
+    refuse(line.given.weight && wanted.given.weight, "weight");
+}
+
 tenure_code create(tenure_device* device, const char* path, const char* settings, tenure_arena** made,
                    tenant_kind kind) noexcept {
     if (made == nullptr) return is_null(kind == tenant_kind::group ? "group" : "arena");
@@ -213,7 +237,7 @@ tenure_code tenure_device_open(const char* name, const char* options, tenure_dev
     return guarded([&]() -> tenure_code {
         const std::optional<int> ordinal = ordinal_of(name);
         const device_settings settings = parse_device_settings(text_of(options), !ordinal);
-        arena_config from_operator = arena_config::from_environment();
+        arena_config from_operator = operators_lines();
         (void)environment::
             instance(); // what is wrong in the environment is said here, and not at the first arena
         auto inside = std::make_unique<tenants>(ordinal ? open_cuda(*ordinal, settings) : open_sim(settings),
@@ -319,26 +343,29 @@ tenure_code tenure_arena_destroy(tenure_arena* arena, uint32_t flags) {
 tenure_code tenure_arena_set(tenure_arena* arena, const char* settings, uint64_t* over) {
     return with_arena(arena, [&](tenure_arena& a) -> tenure_code {
         const arena_entry wanted = parse_tenant(a.path, text_of(settings));
+        if (!wanted.policy.empty()) throw std::invalid_argument("the policy of an arena cannot be changed");
+        if (const arena_entry* const line = a.owner->from_operator(a.path)) refuse_operators(*line, wanted);
+
+        const meter_reading now = a.node->read();
+        const std::size_t min = wanted.given.min ? wanted.limits.min : now.min;
+        const std::size_t max = wanted.given.max ? wanted.limits.max : now.max;
+        if (min > max)
+            throw std::invalid_argument("\"" + a.path + "\": min would be above max (" + format_bytes(min) +
+                                        " and " + format_bytes(max) + ")");
         std::size_t above = 0;
-        const auto words = words_of(text_of(settings));
-        for (const auto& [key, value] : words)
-            if (key == "policy") throw std::invalid_argument("the policy of an arena cannot be changed");
-        for (const auto& [key, value] : words) { // the guarantee first: it is what can be refused
-            if (key != "min") continue;
-            const status s =
-                a.arena ? a.arena->set_min(wanted.limits.min) : a.group->set_min(wanted.limits.min);
-            if (s != status::ok)
-                throw coded_error(TENURE_NOT_ADMITTED, "min=" + value + " of \"" + a.path +
-                                                           "\" does not fit into what stands above it");
+        const auto set_max = [&](std::size_t bytes) {
+            above = a.arena ? a.arena->set_max(bytes) : a.group->set_max(bytes);
+        };
+        if (max > now.max) set_max(max); // room for the guarantee first
+        if (wanted.given.min &&
+            (a.arena ? a.arena->set_min(min) : a.group->set_min(min)) != status::ok) {
+            if (max > now.max) set_max(now.max);
+            throw coded_error(TENURE_NOT_ADMITTED, "min=" + format_bytes(min) + " of \"" + a.path +
+                                                       "\" does not fit into what stands above it");
         }
-        for (const auto& [key, value] : words) {
-            if (key == "max")
-                above = a.arena ? a.arena->set_max(wanted.limits.max) : a.group->set_max(wanted.limits.max);
-            else if (key == "high")
-                a.node->set_high(wanted.limits.high);
-            else if (key == "weight")
-                a.node->set_weight(wanted.limits.weight);
-        }
+        if (wanted.given.high) a.node->set_high(wanted.limits.high);
+        if (wanted.given.weight) a.node->set_weight(wanted.limits.weight);
+        if (wanted.given.max) set_max(max);
         if (over != nullptr) *over = above;
         return TENURE_OK;
     });

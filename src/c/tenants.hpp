@@ -66,6 +66,7 @@ struct tenure_arena : tenure::c::handle {
 
     tenure_arena* parent = nullptr;
     std::size_t children = 0;
+    bool implied = false; ///< a group that only the operator named; the program may still make it its own
     std::string path;
     std::unique_ptr<tenure::arena_group> group;
     std::unique_ptr<tenure::policies::named_arena> arena;
@@ -89,9 +90,10 @@ struct library {
         const std::lock_guard lock(mutex);
         return *devices.emplace_back(std::make_unique<tenure_device>());
     }
-    tenure_arena& new_arena() {
+    /// Effects: `arena` is kept; if this throws, it is still the caller's.
+    void keep(std::unique_ptr<tenure_arena>& arena) {
         const std::lock_guard lock(mutex);
-        return *arenas.emplace_back(std::make_unique<tenure_arena>());
+        arenas.push_back(std::move(arena));
     }
 };
 
@@ -114,32 +116,28 @@ class tenants {
                 entry = *any;
                 entry.path = path;
             }
-        return make(std::move(entry), kind);
+        return all_or_none([&](made_here& made) -> tenure_arena& { return make(std::move(entry), kind, made); });
     }
 
     /// See tenure_arenas_create. Throws.
     void create_all(std::string_view text) {
         const arena_config config = arena_config::parse(text, "arenas");
         const std::lock_guard lock(mutex_);
-        std::vector<tenure_arena*> made;
-        const std::vector<arena_entry> any_before = any_;
-        try {
+        std::vector<arena_entry> any_after = any_;
+        all_or_none([&](made_here& made) {
             for (const arena_entry& e : config.entries()) {
                 if (e.name() == "*") {
-                    any_.push_back(e);
+                    any_after.push_back(e);
                     continue;
                 }
                 check_path(e.path);
                 const bool above = std::any_of(
                     config.entries().begin(), config.entries().end(),
                     [&](const arena_entry& other) { return e.path == other.parent() && &other != &e; });
-                made.push_back(&make(e, above && e.policy.empty() ? tenant_kind::group : tenant_kind::arena));
+                make(e, above && e.policy.empty() ? tenant_kind::group : tenant_kind::arena, made);
             }
-        } catch (...) {
-            for (auto it = made.rbegin(); it != made.rend(); ++it) remove(**it);
-            any_ = any_before;
-            throw;
-        }
+        });
+        any_ = std::move(any_after);
     }
 
     /// Returns: null if there is none.
@@ -155,12 +153,16 @@ class tenants {
             throw coded_error(TENURE_BUSY,
                               std::to_string(a.children) + " tenants stand below \"" + a.path + "\"");
         if (a.memory && !release_live)
-            if (const usage_counters u = a.memory->usage(); u.blocks.current != 0)
-                throw coded_error(TENURE_LIVE_BLOCKS,
-                                  "arena \"" + a.path + "\" has " + std::to_string(u.blocks.current) +
-                                      " live blocks of " + format_bytes(u.requested.current));
+            if (const usage_counters u = a.memory->usage(); u.blocks.current != 0 || u.captured != 0)
+                throw coded_error(TENURE_LIVE_BLOCKS, "arena \"" + a.path + "\" has " +
+                                                          std::to_string(u.blocks.current) + " live blocks of " +
+                                                          format_bytes(u.requested.current) + ", and keeps " +
+                                                          format_bytes(u.captured) + " for graphs");
         remove(a);
     }
+
+    /// Returns: the operator's line for `path`, or null.
+    [[nodiscard]] const arena_entry* from_operator(std::string_view path) const { return operator_.find(path); }
 
     [[nodiscard]] std::size_t size() const {
         const std::lock_guard lock(mutex_);
@@ -169,6 +171,21 @@ class tenants {
     [[nodiscard]] std::vector<arena_row> rows() const { return view_.read(); }
 
   private:
+    /// What a call has made so far, in order.
+    using made_here = std::vector<tenure_arena*>;
+
+    /// Returns: what `f` returns; if it throws, what it had made is gone again.
+    template <class F>
+    decltype(auto) all_or_none(F&& f) {
+        made_here made;
+        try {
+            return f(made);
+        } catch (...) {
+            for (auto it = made.rbegin(); it != made.rend(); ++it) remove(**it);
+            throw;
+        }
+    }
+
     [[nodiscard]] tenure_arena* find_locked(std::string_view path) const {
         const auto it = by_path_.find(path);
         return it == by_path_.end() ? nullptr : it->second;
@@ -186,31 +203,41 @@ class tenants {
     }
 
     /// Returns: what stands above `path`, made if only the operator knows it; null: nothing is to stand there.
-    tenure_arena* parent_of(std::string_view path) {
+    tenure_arena* parent_of(std::string_view path, made_here& made) {
         const std::string_view parent = above(path);
         if (parent.empty()) return nullptr;
         if (tenure_arena* const there = find_locked(parent)) return there;
         for (arena_entry e : operator_.entries())
             if (e.path == parent) {
                 e.policy.clear(); // what it may be for an arena, a group has none
-                return &make(std::move(e), tenant_kind::group);
+                tenure_arena& group = make(std::move(e), tenant_kind::group, made);
+                group.implied = true;
+                return &group;
             }
         throw coded_error(TENURE_NOT_FOUND, "nothing stands at \"" + std::string(parent) + "\", above \"" +
                                                 std::string(path) + "\": make a group there first");
     }
 
-    tenure_arena& make(arena_entry entry, tenant_kind kind) {
-        if (find_locked(entry.path) != nullptr)
+    tenure_arena& make(arena_entry entry, tenant_kind kind, made_here& made) {
+        tenure_arena* const there = find_locked(entry.path);
+        if (there != nullptr && there->implied && kind == tenant_kind::group) {
+            limit(*there, entry);
+            there->implied = false;
+            return *there;
+        }
+        if (there != nullptr)
             throw coded_error(TENURE_EXISTS, "there is a tenant \"" + entry.path + "\" already");
         if (kind == tenant_kind::group && !entry.policy.empty())
             throw std::invalid_argument("\"" + entry.path + "\" is a group: it has no policy");
         const arena_entry* const by_operator = operator_.find(entry.path);
         if (by_operator != nullptr && !by_operator->policy.empty()) entry.policy = by_operator->policy;
-        tenure_arena* const parent = parent_of(entry.path);
+        tenure_arena* const parent = parent_of(entry.path, made);
+        made.reserve(made.size() + 1);
         meter* const above = parent == nullptr ? nullptr : parent->node;
 
         const std::string name(entry.name());
-        tenure_arena& a = library::get().new_arena();
+        auto owned = std::make_unique<tenure_arena>();
+        tenure_arena& a = *owned;
         if (kind == tenant_kind::group) {
             group_options options{.name = name,
                                   .min = entry.limits.min,
@@ -240,16 +267,30 @@ class tenants {
         try {
             show(a);
             by_path_.emplace(entry.path, &a);
+            library::get().keep(owned);
         } catch (...) {
+            by_path_.erase(entry.path);
             empty(a);
             throw;
         }
+        made.push_back(&a);
         a.path = std::move(entry.path);
         a.owner = this;
         a.parent = parent;
         if (parent != nullptr) ++parent->children;
         a.mark.store(handle::arena, std::memory_order_release);
         return a;
+    }
+
+    /// Effects: the group has the limits that `entry` gives and the operator does not. Throws: `coded_error`.
+    void limit(tenure_arena& group, const arena_entry& entry) {
+        const arena_entry* const line = operator_.find(entry.path);
+        const arena_entry::keys taken = line == nullptr ? arena_entry::keys{} : line->given;
+        if (entry.given.max && !taken.max) (void)group.group->set_max(entry.limits.max);
+        if (entry.given.min && !taken.min && group.group->set_min(entry.limits.min) != status::ok)
+            throw coded_error(TENURE_NOT_ADMITTED, "the guarantee of \"" + entry.path + "\" does not fit");
+        if (entry.given.high && !taken.high) group.node->set_high(entry.limits.high);
+        if (entry.given.weight && !taken.weight) group.node->set_weight(entry.limits.weight);
     }
 
     void show(tenure_arena& a) {

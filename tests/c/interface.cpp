@@ -345,6 +345,58 @@ TEST_CASE("C: what the operator says holds over what the program says", "[c]") {
     CHECK(error().find("TENURE_ARENAS:1:9") == 0);
 }
 
+TEST_CASE("C: the operator's values are not changed by the program", "[c]") {
+    const variable config("TENURE_ARENAS", "gpu max=64MiB; gpu/a max=8MiB");
+    const opened sim;
+    tenure_arena* const a = sim.arena("gpu/a", "min=4MiB");
+    CHECK(statistics(a).min == 4 * MiB); // the operator says nothing of it
+    CHECK(tenure_arena_set(a, "max=none", nullptr) == TENURE_NOT_ADMITTED);
+    CHECK(error().find("TENURE_ARENAS") != std::string::npos);
+    CHECK(tenure_arena_set(a, "min=0 max=1GiB", nullptr) == TENURE_NOT_ADMITTED);
+    CHECK(statistics(a).max == 8 * MiB);
+    CHECK(statistics(a).min == 4 * MiB);
+    CHECK(tenure_arena_set(a, "min=0", nullptr) == TENURE_OK);
+    CHECK(statistics(a).min == 0);
+
+    // The group above it came of the operator's line; the program may still make it its own, within that line.
+    tenure_arena* const gpu = sim.group("gpu", "max=1GiB high=32MiB");
+    CHECK(statistics(gpu).max == 64 * MiB);
+    CHECK(statistics(gpu).high == 32 * MiB);
+    tenure_arena* again = nullptr;
+    CHECK(tenure_group_create(sim.device, "gpu", nullptr, &again) == TENURE_EXISTS);
+    destroy(a);
+    destroy(gpu);
+}
+
+TEST_CASE("C: a refused creation leaves nothing behind", "[c]") {
+    const variable config("TENURE_ARENAS", "gpu max=64MiB");
+    const opened sim; // its end would say that something stands there
+    tenure_arena* a = nullptr;
+    CHECK(tenure_arena_create(sim.device, "gpu/b", "policy=nope", &a) == TENURE_INVALID_CONFIGURATION);
+    CHECK(tenure_arena_create(sim.device, "gpu/b", "min=128MiB", &a) == TENURE_NOT_ADMITTED);
+    CHECK(tenure_arena_find(sim.device, "gpu", &a) == TENURE_NOT_FOUND);
+}
+
+TEST_CASE("C: limits change together or not at all", "[c]") {
+    const opened sim;
+    tenure_arena* const a = sim.arena("a", "max=8MiB");
+    CHECK(tenure_arena_set(a, "min=16MiB max=32MiB", nullptr) == TENURE_OK);
+    CHECK(statistics(a).min == 16 * MiB);
+    CHECK(statistics(a).max == 32 * MiB);
+    CHECK(tenure_arena_set(a, "max=1MiB", nullptr) == TENURE_INVALID_CONFIGURATION); // below what is guaranteed
+    CHECK(statistics(a).max == 32 * MiB);
+    CHECK(tenure_arena_set(a, "min=0 max=1MiB", nullptr) == TENURE_OK);
+    CHECK(statistics(a).max == MiB);
+    destroy(a);
+}
+
+TEST_CASE("C: a file of limits that cannot be read is named", "[c]") {
+    const variable config("TENURE_ARENAS", "/no/such/file.conf");
+    tenure_device* device = nullptr;
+    CHECK(tenure_device_open("sim", nullptr, &device) == TENURE_INVALID_CONFIGURATION);
+    CHECK(error().find("/no/such/file.conf") != std::string::npos);
+}
+
 TEST_CASE("C: memory that changes hands is wiped", "[c]") {
     const opened sim;
     tenure_arena* const a = sim.arena("a", "policy=best_fit");

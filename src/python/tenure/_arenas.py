@@ -19,7 +19,7 @@ import ctypes
 import json
 import threading
 from types import TracebackType
-from typing import Any, Dict, List, Mapping, Optional, Tuple, Type, Union
+from typing import Any, Dict, List, Mapping, Optional, Set, Tuple, Type, Union
 
 from . import _native
 from ._library import OptionValue, TenureError
@@ -77,10 +77,32 @@ def device(name: Union[str, int]) -> Device:
         return _devices[name]
 
 
+_PER_THREAD = 2  # cudaStreamPerThread
+
+# What blocks hold on to: an owner of a stream, and the number of blocks that name it. Here and not in the block, because the
+# collector ends all that is in one cycle of garbage in any order, and the stream must go after the block.
+_held: Dict[int, List[Any]] = {}
+_held_lock = threading.RLock()  # a finaliser may come in between, in the same thread
+
+
+def _hold(owner: Any) -> None:
+    with _held_lock:
+        _held.setdefault(id(owner), [owner, 0])[1] += 1
+
+
+def _drop(number: int) -> None:
+    with _held_lock:
+        entry = _held[number]
+        entry[1] -= 1
+        if entry[1] == 0:
+            del _held[number]
+    del entry  # the owner may end here, with no lock held
+
+
 class Block:
     """Memory of an arena: ``pointer``, ``size`` in bytes, ``stream``. Freed when it is collected, or by :meth:`free`."""
 
-    __slots__ = ("__weakref__", "_handle", "_library", "arena", "device", "keep", "pointer", "size", "stream")
+    __slots__ = ("__weakref__", "_handle", "_held", "_library", "_once", "arena", "device", "pointer", "size", "stream")
 
     def __init__(self, arena: "Arena", on: Device, handle: int, pointer: int, size: int, stream: int) -> None:
         self.arena = arena
@@ -88,10 +110,27 @@ class Block:
         self.pointer = pointer
         self.size = size
         self.stream = stream
-        self.keep: Any = None
-        """What must live as long: the object that owns the stream, for example."""
+        self._held: Set[int] = set()
+        self._once = [pointer]  # taken out by whoever frees it
         self._handle = handle
         self._library = on.library
+
+    def hold(self, owner: Any) -> None:
+        """``owner`` lives as long: what owns a stream that this block names, which must be there at the free."""
+        if id(owner) not in self._held:
+            _hold(owner)
+            self._held.add(id(owner))
+
+    def _let_go(self) -> None:
+        while self._held:
+            _drop(self._held.pop())
+
+    def _free(self, pointer: int) -> int:
+        # The per-thread default stream is another one in each thread, and the collector runs in any: there the block is
+        # freed on the stream that it was allocated on, which the pool knows.
+        if self.stream == _PER_THREAD:
+            return int(self._library.release(self._handle, pointer))
+        return int(self._library.free(self._handle, self.stream, pointer, self.size))
 
     def free(self) -> None:
         """Free it in the order of its stream: what runs there already may go on using it.
@@ -99,10 +138,15 @@ class Block:
         Raises:
             Misuse: it is not live.
         """
-        pointer, self.pointer = self.pointer, 0
-        if pointer:
-            self._library.call("free", self._handle, self.stream, pointer, self.size)
-        self.keep = None
+        try:
+            pointer = self._once.pop()
+        except IndexError:
+            return
+        self.pointer = 0
+        code = self._free(pointer)
+        self._let_go()
+        if code != 0:
+            self._library.fail(code)
 
     def record_use(self, stream: int) -> None:
         """It is also used on ``stream``: after its free it waits for the work that is there then. The stream must live
@@ -110,13 +154,17 @@ class Block:
         self._library.call("record_use", self._handle, self.pointer, stream)
 
     def __del__(self) -> None:
-        pointer = getattr(self, "pointer", 0)
-        if pointer:
-            self.pointer = 0
-            self._library.free(self._handle, self.stream, pointer, self.size)  # its arena may be gone, and it with it
+        try:
+            pointer = self._once.pop()
+        except (AttributeError, IndexError):
+            return
+        self._free(pointer)  # its arena may be gone, and it with it
+        self._let_go()
 
 
 def _policy_text(policy: str, options: Mapping[str, OptionValue]) -> str:
+    if any(c in policy for c in ", \t\n;:\0"):
+        raise ValueError(f"{policy!r} is no policy's name")
     words = []
     for key, value in options.items():
         if isinstance(value, bool):
@@ -139,7 +187,7 @@ class _Tenant:
         self.path = path
         self._settings = {key: value for key, value in settings.items() if value is not None}
         self._handles: Dict[str, int] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finaliser that allocates may come in between, in the same thread
         self._alive = True
 
     def __repr__(self) -> str:
@@ -240,14 +288,14 @@ class Arena(_Tenant):
         """
         where = on if isinstance(on, Device) else device(on)
         handle = self.handle(where)
-        pointer = where.library.made("allocate", handle, stream, size, 0)
+        pointer = where.library.made("allocate", handle, stream, _checked(size), 0)
         return Block(self, where, handle, pointer, size, stream)
 
     def allocate_sync(self, size: int, on: Union[str, int, Device] = "cuda:0") -> Block:
         """A block that every stream may use at once. It is freed in the order of the legacy default stream."""
         where = on if isinstance(on, Device) else device(on)
         handle = self.handle(where)
-        pointer = where.library.made("allocate_sync", handle, size, 0)
+        pointer = where.library.made("allocate_sync", handle, _checked(size), 0)
         return Block(self, where, handle, pointer, size, 0)
 
     def snapshot(self, on: Union[str, int] = "cuda:0") -> Dict[str, Any]:
@@ -266,13 +314,29 @@ class Arena(_Tenant):
         value: Optional[BaseException],
         traceback: Optional[TracebackType],
     ) -> None:
-        entered = _current.get()
-        _current.set(entered[1] if entered is not None else None)
+        _current.set(_without(_current.get(), self))
 
 
 _tenants: Dict[str, _Tenant] = {}
 # What was entered last, and what before it.
 _current: contextvars.ContextVar[Optional[Tuple[Arena, Any]]] = contextvars.ContextVar("tenure_arena", default=None)
+
+
+def _without(entered: Optional[Tuple[Arena, Any]], arena: Arena) -> Optional[Tuple[Arena, Any]]:
+    """What was entered, without the last entry of ``arena``: a suspended generator may have entered others since."""
+    if entered is None:
+        return None
+    if entered[0] is arena:
+        left: Optional[Tuple[Arena, Any]] = entered[1]
+        return left
+    return (entered[0], _without(entered[1], arena))
+
+
+def _checked(size: int) -> int:
+    """``size``, if it is a number of bytes: ctypes would cut it to 64 bits."""
+    if not 0 <= size < 1 << 63:
+        raise ValueError(f"{size} is no number of bytes that can be allocated")
+    return size
 
 
 def _size_text(size: Optional[ByteSize]) -> str:
@@ -295,6 +359,8 @@ def _settings(
 
 def _known(path: str, made: _Tenant) -> Any:
     """The tenant at a path: ``made``, or the one that is there already, if it was made alike."""
+    if "\0" in path:
+        raise ValueError(f"{path!r} is no path: it has a zero character in it")
     with _lock:
         there = _tenants.setdefault(path, made)
     if type(there) is not type(made):

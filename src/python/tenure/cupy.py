@@ -54,7 +54,7 @@ def malloc(size: int) -> Any:
         raised = kind(str(error), None)
         raised.__dict__.update(error.__dict__)
         raise raised from None
-    block.keep = stream  # a stream that is gone cannot be freed on
+    block.hold(stream)  # a stream that is gone cannot be freed on
     memory = cupy.cuda.UnownedMemory(block.pointer, int(size), block, ordinal)
     return cupy.cuda.MemoryPointer(memory, 0)
 
@@ -83,5 +83,5 @@ def record_use(array: Any, stream: Any = None) -> None:
     if not isinstance(owner, Block):
         raise TypeError("this array is not in memory of tenure's")
     use = stream if stream is not None else cupy.cuda.get_current_stream()
+    owner.hold(use)
     owner.record_use(int(use.ptr))
-    owner.keep = (owner.keep, use)

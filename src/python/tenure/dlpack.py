@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import threading
 from typing import Any, Dict, Optional, Sequence, Tuple, Union
 
 from ._arenas import Arena, Block, Device, current, device
@@ -73,17 +72,15 @@ class _Versioned(ctypes.Structure):
     ]
 
 
-_lent: Dict[int, Any] = {}  # what consumers hold: the structs, their arrays and the block, by number
+# What consumers hold: the structs, their arrays and the block, by number. No lock: each change is one operation of the dict,
+# and a deleter may come in the middle of anything, also in the same thread.
+_lent: Dict[int, Any] = {}
 _numbers = itertools.count(1)
-_lock = threading.Lock()
 
 
 def _forget(form: Any, address: Optional[int]) -> None:
     if address:
-        number = form.from_address(address).manager
-        with _lock:
-            gone = _lent.pop(number, None)
-        del gone
+        _lent.pop(form.from_address(address).manager, None)
 
 
 _delete_managed = _Deleter(lambda address: _forget(_Managed, address))
@@ -219,12 +216,11 @@ class Buffer:
         else:
             managed = _Managed(tensor, number, _delete_managed)
             name = b"dltensor"
-        with _lock:
-            _lent[number] = (managed, shape, strides, self._block)
+        _lent[number] = (managed, shape, strides, self._block)
         return _capsule_new(ctypes.addressof(managed), name, _destructor)
 
     def _order(self, stream: Any) -> None:
-        """The consumer's stream stands behind ours, and our free behind the consumer's stream."""
+        """The consumer's stream stands behind ours, and our free behind the consumer's stream, which must live until then."""
         if self._device.host:
             if stream is not None:
                 raise BufferError("host memory has no stream: stream must be None")

@@ -18,6 +18,7 @@ Sharing with other processes needs memory of cudaMalloc: an arena with policy="c
 from __future__ import annotations
 
 import ctypes
+import itertools
 from typing import Any, Callable
 
 from numba import cuda
@@ -30,9 +31,12 @@ from ._arenas import current, device
 __all__ = ["TenureMemoryManager", "install"]
 
 
-def _finalizer(allocations: Any, address: int) -> Callable[[], None]:
+_numbers = itertools.count()
+
+
+def _finalizer(allocations: Any, key: Any) -> Callable[[], None]:
     def free() -> None:
-        allocations.pop(address, None)  # a reset of the context has emptied it
+        allocations.pop(key, None)  # a reset of the context has emptied it
 
     return free
 
@@ -60,11 +64,15 @@ class TenureMemoryManager(GetIpcHandleMixin, HostOnlyCUDAMemoryManager):  # type
         try:
             block = current().allocate_sync(wanted, self._ordinal())
         except _native.OutOfMemory:
+            # Numba's own manager would have waited in each cuMemFree; here a free waits in the order of its stream.
             self.deallocations.clear()
+            device(self._ordinal()).synchronize(0)
             block = current().allocate_sync(wanted, self._ordinal())
-        self.allocations[block.pointer] = block
+        # Not the address: after a reset of the context another block may lie there when the finalizer of this one comes.
+        key = ("tenure", next(_numbers))
+        self.allocations[key] = block
         pointer = ctypes.c_void_p(block.pointer)
-        return MemoryPointer(self.context, pointer, size, finalizer=_finalizer(self.allocations, block.pointer))
+        return MemoryPointer(self.context, pointer, size, finalizer=_finalizer(self.allocations, key))
 
     def get_memory_info(self) -> Any:
         """What the arena that this code is in may still have, as far as the device has it."""

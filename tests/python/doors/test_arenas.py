@@ -182,3 +182,70 @@ def test_the_end_of_the_program_with_memory_alive(native, run_python):
         "c = Cycle(); c.c = c; c.b = keep[0]\n"
     ), TENURE_LIBRARY=native.path)  # fmt: skip
     assert said.returncode == 0 and said.stderr == ""
+
+
+def test_a_stream_outlives_the_blocks_that_name_it(native):
+    """Also where both are garbage of one cycle, which the collector ends in any order."""
+    order = []
+
+    class Stream:
+        def __init__(self):
+            self.handle = tenure._arenas.device("sim").create_stream()
+
+        def __del__(self):
+            order.append("stream")
+
+    class Block(tenure._arenas.Block):
+        def _free(self, pointer):
+            order.append("block")
+            return super()._free(pointer)
+
+    class Worker:
+        pass
+
+    worker = Worker()
+    worker.stream = Stream()  # older than the block, so the collector comes to it first
+    block = tenure.arena("cycle").allocate(1000, worker.stream.handle, "sim")
+    worker.block = Block(block.arena, block.device, block._handle, block._once.pop(), block.size, block.stream)
+    worker.block.hold(worker.stream)
+    worker.block.hold(worker.stream)
+    worker.itself = worker
+    del worker
+    gc.collect()
+    assert order == ["block", "stream"]
+    assert blocks(tenure.arena("cycle")) == 0
+    assert not tenure._arenas._held
+
+
+def test_sizes_and_names_that_cannot_be(native):
+    arena = tenure.arena("checked")
+    for size in (-1, 1 << 63, (1 << 64) + 5):
+        with pytest.raises(ValueError, match="bytes"):
+            arena.allocate(size, on="sim")
+    for wrong in ("al\0ice", "al/\0"):
+        with pytest.raises(ValueError, match="zero"):
+            tenure.arena(wrong)
+    with pytest.raises(ValueError, match="policy"):
+        tenure.arena("checked2", policy="remap max=1TiB")
+
+
+def test_a_suspended_generator_leaves_its_own_arena(native):
+    def inside():
+        with tenure.arena("generator"):
+            yield
+            yield
+
+    steps = inside()
+    next(steps)
+    with tenure.arena("outer"):
+        steps.close()
+        assert tenure._arenas.current() is tenure.arena("outer")
+    assert tenure._arenas.current() is not tenure.arena("outer")
+
+
+def test_free_twice_is_once(native):
+    arena = tenure.arena("once")
+    block = arena.allocate(1000, on="sim")
+    block.free()
+    block.free()
+    assert blocks(arena) == 0
