@@ -17,7 +17,7 @@
 ///
 /// On a shared card free memory comes and goes. So the capacity is a reading, not a promise: an arena tree is made with the
 /// one of the start. What vanishes later makes requests fail with cause `device`, and no limit or guarantee is changed by it;
-/// `capacity_watch` shows it to an operator.
+/// the program sees it through a `capacity_watch`, and says it on where it is wanted: a published page does not.
 ///
 /// Thread-safety: functions of values; the watch is thread-safe if its sources are.
 
