@@ -7,7 +7,6 @@
 #include <tenure/policy/remap_pool.hpp>
 #include <tenure/tenancy/arena.hpp>
 
-#include <rmm/cuda_stream_view.hpp>
 #include <rmm/device_buffer.hpp>
 #include <rmm/device_scalar.hpp>
 #include <rmm/device_uvector.hpp>
@@ -15,6 +14,7 @@
 #include <rmm/mr/per_device_resource.hpp>
 #include <rmm/version_config.hpp>
 
+#include <cuda/stream_ref>
 #include <thrust/sequence.h>
 #include <thrust/sort.h>
 
@@ -28,7 +28,7 @@ int main() {
                 CCCL_MINOR_VERSION, CCCL_PATCH_VERSION);
     cudaStream_t raw = nullptr;
     neighbours::must(cudaStreamCreateWithFlags(&raw, cudaStreamNonBlocking), "a stream");
-    const rmm::cuda_stream_view stream(raw);
+    const cuda::stream_ref stream(raw);
     {
         tenure::arena<tenure::remap_pool, tenure::cuda::device> arena(*gpu, {.name = "rmm", .max = 1_GiB});
         const tenure::cuda_mr mr(arena);
