@@ -138,8 +138,8 @@ arena_config operators_lines() {
 void refuse_operators(const arena_entry& line, const arena_entry& wanted) {
     const auto refuse = [&](bool both, const char* key) {
         if (both)
-            throw coded_error(TENURE_NOT_ADMITTED,
-                              "TENURE_ARENAS says what " + std::string(key) + " of \"" + wanted.path + "\" is");
+            throw coded_error(TENURE_NOT_ADMITTED, "TENURE_ARENAS says what " + std::string(key) + " of \"" +
+                                                       wanted.path + "\" is");
     };
     refuse(line.given.max && wanted.given.max, "max");
     refuse(line.given.min && wanted.given.min, "min");
@@ -357,8 +357,7 @@ tenure_code tenure_arena_set(tenure_arena* arena, const char* settings, uint64_t
             above = a.arena ? a.arena->set_max(bytes) : a.group->set_max(bytes);
         };
         if (max > now.max) set_max(max); // room for the guarantee first
-        if (wanted.given.min &&
-            (a.arena ? a.arena->set_min(min) : a.group->set_min(min)) != status::ok) {
+        if (wanted.given.min && (a.arena ? a.arena->set_min(min) : a.group->set_min(min)) != status::ok) {
             if (max > now.max) set_max(now.max);
             throw coded_error(TENURE_NOT_ADMITTED, "min=" + format_bytes(min) + " of \"" + a.path +
                                                        "\" does not fit into what stands above it");

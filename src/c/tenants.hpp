@@ -116,7 +116,8 @@ class tenants {
                 entry = *any;
                 entry.path = path;
             }
-        return all_or_none([&](made_here& made) -> tenure_arena& { return make(std::move(entry), kind, made); });
+        return all_or_none(
+            [&](made_here& made) -> tenure_arena& { return make(std::move(entry), kind, made); });
     }
 
     /// See tenure_arenas_create. Throws.
@@ -154,15 +155,17 @@ class tenants {
                               std::to_string(a.children) + " tenants stand below \"" + a.path + "\"");
         if (a.memory && !release_live)
             if (const usage_counters u = a.memory->usage(); u.blocks.current != 0 || u.captured != 0)
-                throw coded_error(TENURE_LIVE_BLOCKS, "arena \"" + a.path + "\" has " +
-                                                          std::to_string(u.blocks.current) + " live blocks of " +
-                                                          format_bytes(u.requested.current) + ", and keeps " +
-                                                          format_bytes(u.captured) + " for graphs");
+                throw coded_error(TENURE_LIVE_BLOCKS,
+                                  "arena \"" + a.path + "\" has " + std::to_string(u.blocks.current) +
+                                      " live blocks of " + format_bytes(u.requested.current) +
+                                      ", and keeps " + format_bytes(u.captured) + " for graphs");
         remove(a);
     }
 
     /// Returns: the operator's line for `path`, or null.
-    [[nodiscard]] const arena_entry* from_operator(std::string_view path) const { return operator_.find(path); }
+    [[nodiscard]] const arena_entry* from_operator(std::string_view path) const {
+        return operator_.find(path);
+    }
 
     [[nodiscard]] std::size_t size() const {
         const std::lock_guard lock(mutex_);

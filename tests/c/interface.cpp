@@ -383,7 +383,8 @@ TEST_CASE("C: limits change together or not at all", "[c]") {
     CHECK(tenure_arena_set(a, "min=16MiB max=32MiB", nullptr) == TENURE_OK);
     CHECK(statistics(a).min == 16 * MiB);
     CHECK(statistics(a).max == 32 * MiB);
-    CHECK(tenure_arena_set(a, "max=1MiB", nullptr) == TENURE_INVALID_CONFIGURATION); // below what is guaranteed
+    CHECK(tenure_arena_set(a, "max=1MiB", nullptr) ==
+          TENURE_INVALID_CONFIGURATION); // below what is guaranteed
     CHECK(statistics(a).max == 32 * MiB);
     CHECK(tenure_arena_set(a, "min=0 max=1MiB", nullptr) == TENURE_OK);
     CHECK(statistics(a).max == MiB);
