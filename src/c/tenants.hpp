@@ -38,6 +38,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -100,6 +101,9 @@ struct library {
 enum class tenant_kind { arena, group };
 
 class tenants {
+    /// What a call has made so far, in order.
+    using made_here = std::vector<tenure_arena*>;
+
   public:
     tenants(std::unique_ptr<opened_device> device, arena_config from_operator)
         : device_(std::move(device)), operator_(std::move(from_operator)) {}
@@ -174,12 +178,9 @@ class tenants {
     [[nodiscard]] std::vector<arena_row> rows() const { return view_.read(); }
 
   private:
-    /// What a call has made so far, in order.
-    using made_here = std::vector<tenure_arena*>;
-
     /// Returns: what `f` returns; if it throws, what it had made is gone again.
     template <class F>
-    decltype(auto) all_or_none(F&& f) {
+    std::invoke_result_t<F&, made_here&> all_or_none(F&& f) {
         made_here made;
         try {
             return f(made);
