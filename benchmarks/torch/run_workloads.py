@@ -210,7 +210,9 @@ def render(results):
         losses = {True: "the same, bit for bit", False: "**different**", None: "native does not repeat its own"}[
             a["same_losses"]
         ]
-        speed = f"{a['slower_by_ms']:+.2f} ms" + ("" if a["not_slower"] else " **slower**")
+        speed = f"{a['slower_by_ms']:+.2f} ms"
+        if not a["not_slower"]:
+            speed += " (native ran once)" if a["native_spread_ms"] is None else " **slower**"
         spread = "–" if a["native_spread_ms"] is None else f"{a['native_spread_ms']:.2f} ms"
         memory = (
             "–" if a["ratio"] is None else f"{a['ratio']:.3f}" + ("" if a["within_memory_goal"] else " **above 1.02**")

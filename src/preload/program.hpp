@@ -116,13 +116,14 @@ class program {
         if (p == nullptr || n == 0 || !open()) return forward();
         const std::shared_lock lock(resets_);
         const inside here;
-        share* const s = share_of(device_of(stream));
-        if (s == nullptr) return forward();
-        if (capturing(stream)) {
-            s->expect_graphs();
+        if (capturing(
+                stream)) { // nothing else may be asked of it: cudaStreamGetDevice invalidates the capture
+            if (share* const s = share_of(current())) s->expect_graphs();
             graph_notice_.say();
             return forward();
         }
+        share* const s = share_of(device_of(stream));
+        if (s == nullptr) return forward();
         if (!settings_.pooled) return count(*s, n, p, forward, [&] { return n; });
         s->count_graphs();
         return serve(*s, n, p, forward, [&] { return s->memory().try_allocate(stream, n, alignment); });
@@ -132,11 +133,11 @@ class program {
     cudaError_t malloc_from_pool(void** p, std::size_t n, cudaMemPool_t pool, cudaStream_t stream,
                                  Forward&& forward) noexcept {
         if (p == nullptr || n == 0 || !open()) return forward();
+        if (capturing(stream)) return malloc_async(p, n, stream, forward);
         cudaMemPool_t usual = nullptr;
         const int device = device_of(stream);
         if (real::cudaDeviceGetDefaultMemPool(&usual, device) == cudaSuccess && usual == pool)
             return malloc_async(p, n, stream, forward);
-        if (capturing(stream)) return forward();
         return counted(p, n, forward, [&] { return n; });
     }
 

@@ -45,6 +45,7 @@ struct fake_stream {
     int device = 0;
     unsigned long long id = 0;
     bool capturing = false;
+    bool invalidated = false;
 };
 
 struct fake {
@@ -74,6 +75,12 @@ cudaError_t usable() {
 
 bool capturing(cudaStream_t s) {
     return reinterpret_cast<std::uintptr_t>(s) > 2 && reinterpret_cast<fake_stream*>(s)->capturing;
+}
+/// A capturing stream that is asked who it is loses its capture.
+bool spoils_capture(cudaStream_t s) {
+    if (!capturing(s)) return false;
+    reinterpret_cast<fake_stream*>(s)->invalidated = true;
+    return true;
 }
 bool any_capture() {
     for (cudaStream_t s : world().streams)
@@ -311,7 +318,7 @@ cudaError_t cudaDeviceSynchronize() {
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) {
     const std::lock_guard lock(world().mutex);
-    *s = reinterpret_cast<cudaStream_t>(new fake_stream{current, ++world().last_id, false});
+    *s = reinterpret_cast<cudaStream_t>(new fake_stream{current, ++world().last_id});
     world().streams.insert(*s);
     return cudaSuccess;
 }
@@ -325,10 +332,12 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s) {
     return capturing(s) ? answer(cudaErrorStreamCaptureUnsupported) : cudaSuccess;
 }
 cudaError_t cudaStreamGetDevice(cudaStream_t s, int* d) {
+    if (spoils_capture(s)) return answer(cudaErrorStreamCaptureUnsupported);
     *d = reinterpret_cast<std::uintptr_t>(s) > 2 ? reinterpret_cast<fake_stream*>(s)->device : current;
     return cudaSuccess;
 }
 cudaError_t cudaStreamGetId(cudaStream_t s, unsigned long long* id) {
+    if (spoils_capture(s)) return answer(cudaErrorStreamCaptureUnsupported);
     *id = reinterpret_cast<std::uintptr_t>(s) > 2 ? reinterpret_cast<fake_stream*>(s)->id : 1;
     return cudaSuccess;
 }
@@ -345,11 +354,13 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t s, cudaStreamCaptureStatus* c,
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
     reinterpret_cast<fake_stream*>(s)->capturing = true;
+    reinterpret_cast<fake_stream*>(s)->invalidated = false;
     return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t* g) {
     reinterpret_cast<fake_stream*>(s)->capturing = false;
     *g = nullptr;
+    if (reinterpret_cast<fake_stream*>(s)->invalidated) return answer(cudaErrorStreamCaptureInvalidated);
     return cudaSuccess;
 }
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* m) {
