@@ -427,10 +427,10 @@ int main(int argc, char** argv) {
         check_scenarios(*device, s);
         check_transfer(*device, s);
         check_residue<tenure::best_fit_pool>(*device, "best_fit", handovers, s);
-        check_residue<tenure::buddy_pool>(*device, "buddy", handovers / 4, s);
-        check_residue<tenure::slab_pool>(*device, "slab", handovers / 4, s);
+        check_residue<tenure::buddy_pool>(*device, "buddy", handovers, s);
+        check_residue<tenure::slab_pool>(*device, "slab", handovers, s);
         check_residue<tenure::caching_pool>(*device, "caching", handovers, s);
-        check_residue<tenure::async_pool>(*device, "async", handovers / 4, s, false);
+        check_residue<tenure::async_pool>(*device, "async", handovers, s, false);
         if (device->supports_vmm()) check_residue<tenure::remap_pool>(*device, "remap", handovers, s);
         check_scrub_speed(*device);
         check_neighbours<tenure::best_fit_pool>(*device, "best_fit", pairs, s);
