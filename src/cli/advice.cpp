@@ -1,21 +1,16 @@
 #include "advice.hpp"
 
+#include "decimals.hpp"
+
 #include <tenure/core/units.hpp>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <map>
 
 namespace tenure::cli {
 
 namespace {
-
-std::string decimals(double n, int digits) {
-    char text[64];
-    std::snprintf(text, sizeof text, "%.*f", digits, n);
-    return text;
-}
 
 std::string percent(double part, double whole) {
     return decimals(100 * part / whole, 0) + "%";

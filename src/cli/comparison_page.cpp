@@ -1,6 +1,7 @@
 #include "comparison_page.hpp"
 
 #include "advice.hpp"
+#include "decimals.hpp"
 #include "html.hpp"
 
 #include <tenure/core/bits.hpp>
@@ -12,7 +13,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -22,12 +22,6 @@ namespace tenure::cli {
 namespace {
 
 using json = nlohmann::ordered_json;
-
-std::string decimals(double n, int digits) {
-    std::array<char, 64> text{};
-    std::snprintf(text.data(), text.size(), "%.*f", digits, n);
-    return text.data();
-}
 
 /// The rows of one trace, and what is said about them.
 struct chapter {

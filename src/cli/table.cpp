@@ -1,9 +1,9 @@
 #include "comparison.hpp"
+#include "decimals.hpp"
 
 #include <tenure/core/units.hpp>
 
 #include <algorithm>
-#include <cstdio>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -12,12 +12,6 @@
 namespace tenure::cli {
 
 namespace {
-
-std::string decimals(double n, int digits) {
-    char text[64];
-    std::snprintf(text, sizeof text, "%.*f", digits, n);
-    return text;
-}
 
 std::string milliseconds(double us) {
     return decimals(us / 1000.0, us < 1e6 ? 2 : 0);

@@ -11,6 +11,7 @@
 
 #include "schema_check.hpp"
 #include "support/catch.hpp"
+#include "support/scratch_folder.hpp"
 
 #include <algorithm>
 #include <array>
@@ -30,24 +31,11 @@
 #include <unistd.h>
 
 using namespace tenure;
+using tenure::test::scratch_folder;
 using namespace tenure::cli;
 namespace fs = std::filesystem;
 
 namespace {
-
-/// An empty folder that goes with the test.
-struct scratch_folder {
-    scratch_folder() : path(fs::temp_directory_path() / ("tenure_top_" + std::to_string(::getpid()))) {
-        fs::remove_all(path);
-        fs::create_directory(path);
-    }
-    ~scratch_folder() { fs::remove_all(path); }
-    [[nodiscard]] std::string file(const std::string& name, const std::string& text) const {
-        std::ofstream(path / name, std::ios::binary) << text;
-        return (path / name).string();
-    }
-    fs::path path;
-};
 
 std::vector<arena_row> two_rows() {
     arena_row gpu{.id = 1, .path = "gpu"};

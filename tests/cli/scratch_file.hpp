@@ -3,40 +3,26 @@
 /// \file
 /// `scratch_file`: a file with given bytes that is gone at the end of the scope.
 
-#include <cstdio>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
+#include "support/scratch_folder.hpp"
+
 #include <stdexcept>
 #include <string>
 #include <string_view>
 
-#include <unistd.h>
 #include <zlib.h>
 
 namespace tenure::test {
 
 class scratch_file {
   public:
-    explicit scratch_file(std::string_view bytes, const std::string& name = "trace.csv") {
-        std::string pattern = (std::filesystem::temp_directory_path() / "tenure-XXXXXX").string();
-        if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("no temporary folder");
-        folder_ = pattern;
-        path_ = (std::filesystem::path(folder_) / name).string();
-        std::ofstream(path_, std::ios::binary) << bytes;
-    }
-    scratch_file(const scratch_file&) = delete;
-    scratch_file& operator=(const scratch_file&) = delete;
-    ~scratch_file() {
-        std::error_code ignored;
-        std::filesystem::remove_all(folder_, ignored);
-    }
+    explicit scratch_file(std::string_view bytes, const std::string& name = "trace.csv")
+        : path_(folder_.file(name, bytes)) {}
 
     [[nodiscard]] const std::string& path() const { return path_; }
-    [[nodiscard]] const std::string& folder() const { return folder_; }
+    [[nodiscard]] std::string folder() const { return folder_.path.string(); }
 
   private:
-    std::string folder_;
+    scratch_folder folder_;
     std::string path_;
 };
 

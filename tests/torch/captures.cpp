@@ -1,6 +1,7 @@
 // Graph captures: those that fail, and what may happen to memory while one is under way.
 
 #include "counting_allocator.hpp"
+#include "pool_ids.hpp"
 #include "sim_world.hpp"
 #include "support/catch.hpp"
 
@@ -13,14 +14,6 @@ using namespace tenure;
 using namespace tenure::test;
 
 namespace {
-
-using pool_id = c10::MempoolId_t;
-constexpr pool_id graph_pool{7, 0};
-constexpr pool_id user_pool{0, 3};
-
-bool always(cudaStream_t) {
-    return true;
-}
 
 /// One capture on a stream of its own, as `at::cuda::CUDAGraph` makes it.
 struct capture {

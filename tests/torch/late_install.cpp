@@ -1,6 +1,7 @@
 // Installed when another allocator has been in use: what it handed out stays its own.
 
 #include "counting_allocator.hpp"
+#include "pool_ids.hpp"
 #include "sim_world.hpp"
 #include "support/catch.hpp"
 
@@ -15,8 +16,6 @@ using namespace tenure::test;
 
 namespace {
 
-using pool_id = c10::MempoolId_t;
-
 /// tenure in the place of a `counting_allocator` that has been in use, on two devices.
 struct installed_late {
     explicit installed_late(std::size_t capacity = 1_GiB) {
@@ -28,10 +27,6 @@ struct installed_late {
     counting_allocator former{};
     std::unique_ptr<sim_allocator> a;
 };
-
-bool always(cudaStream_t) {
-    return true;
-}
 
 } // namespace
 

@@ -136,9 +136,7 @@ TEST_CASE("an arena follows what torch carries from thread to thread", "[torch][
 TEST_CASE("a destroyed arena lives as long as its tensors", "[torch][arenas]") {
     torch_world w;
     const auto alice = w.a->arenas().create("alice", no_limit, {});
-    tenure::torch::tenants::push(alice);
-    void* const p = w.a->raw_alloc(8_MiB);
-    tenure::torch::tenants::pop();
+    void* const p = w.raw_alloc_in(alice, 8_MiB);
     alice->close();
     w.a->heap_of(0).close(*alice);
     CHECK(alice->slot(0) != nullptr);
@@ -214,9 +212,7 @@ TEST_CASE("released pools give way on a device that is full to the byte", "[torc
 TEST_CASE("an arena is not given back while nobody knows whether it is used", "[torch][arenas][fault]") {
     torch_world w;
     const auto alice = w.a->arenas().create("alice", no_limit, {});
-    tenure::torch::tenants::push(alice);
-    void* const p = w.a->raw_alloc(8_MiB);
-    tenure::torch::tenants::pop();
+    void* const p = w.raw_alloc_in(alice, 8_MiB);
     alice->close();
     w.gpu().fail_call(sim::call::synchronize_device, 1, status::out_of_memory, 100);
     w.a->raw_delete(p);

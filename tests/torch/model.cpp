@@ -1,6 +1,7 @@
 // Random programs: whatever torch does in whatever order, the statistics equal the snapshot, the device sees no overlap,
 // and everything comes back.
 
+#include "pool_ids.hpp"
 #include "sim_world.hpp"
 #include "support/catch.hpp"
 #include "support/random.hpp"
@@ -16,8 +17,6 @@ using namespace tenure;
 using namespace tenure::test;
 
 namespace {
-
-using pool_id = c10::MempoolId_t;
 
 class program {
   public:

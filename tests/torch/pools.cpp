@@ -1,6 +1,7 @@
 // Private pools: graph capture, MemPool, checkpoints.
 
 #include "counting_allocator.hpp"
+#include "pool_ids.hpp"
 #include "sim_world.hpp"
 #include "support/catch.hpp"
 
@@ -14,18 +15,6 @@
 
 using namespace tenure;
 using namespace tenure::test;
-
-namespace {
-
-using pool_id = c10::MempoolId_t;
-constexpr pool_id graph_pool{7, 0};
-constexpr pool_id user_pool{0, 3};
-
-bool always(cudaStream_t) {
-    return true;
-}
-
-} // namespace
 
 TEST_CASE("a capture allocates in its pool, and its addresses stay until the pool is released",
           "[torch][pools]") {

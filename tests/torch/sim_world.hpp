@@ -96,6 +96,14 @@ struct torch_world {
     /// Effects: the allocator looks whether pending frees have passed, as at every allocation.
     void look() { a->raw_delete(a->raw_alloc(1)); }
 
+    /// Returns: a block that this thread has allocated in the arena `who`.
+    [[nodiscard]] void* raw_alloc_in(const std::shared_ptr<torch::tenant>& who, std::size_t bytes) {
+        torch::tenants::push(who);
+        void* const p = a->raw_alloc(bytes);
+        torch::tenants::pop();
+        return p;
+    }
+
     /// As that of `at::cuda::CUDAGraph`: accepts streams that are being captured.
     [[nodiscard]] auto graph_filter() {
         return [&device = gpu()](cudaStream_t s) {

@@ -1,6 +1,7 @@
 // Memory of MemPools: from arenas of their own, and from allocators of others under the limit of all.
 
 #include "counting_allocator.hpp"
+#include "pool_ids.hpp"
 #include "segment_source.hpp"
 #include "sim_world.hpp"
 #include "support/catch.hpp"
@@ -14,13 +15,6 @@ using namespace tenure;
 using namespace tenure::test;
 
 namespace {
-
-using pool_id = c10::MempoolId_t;
-constexpr pool_id user_pool{0, 3};
-
-bool always(cudaStream_t) {
-    return true;
-}
 
 /// A world in which a device is opened once, so that a test can look at it.
 struct one_device_world {

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, Dict, List, Mapping, Optional, Set, Tuple, Type, Union
 
 from . import _native
-from ._library import OptionValue, TenureError
+from ._library import OptionValue, TenureError, option_text
 from ._sizes import ByteSize, parse_bytes
 
 DEFAULT = "default"
@@ -165,16 +165,7 @@ class Block:
 def _policy_text(policy: str, options: Mapping[str, OptionValue]) -> str:
     if any(c in policy for c in ", \t\n;:\0"):
         raise ValueError(f"{policy!r} is no policy's name")
-    words = []
-    for key, value in options.items():
-        if isinstance(value, bool):
-            value = "on" if value else "off"
-        elif not isinstance(value, (int, float, str)):
-            raise TypeError(f"option {key} is a number, a text or True/False, not {value!r}")
-        word = f"{key}={value}"
-        if any(c in word for c in ", \t\n;"):
-            raise ValueError(f"option {key} has one of , ; or a space in it: {value!r}")
-        words.append(word)
+    words = [option_text(key, value, ", \t\n;", "one of , ; or a space") for key, value in options.items()]
     return policy + (":" + ",".join(words) if words else "")
 
 

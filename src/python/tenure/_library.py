@@ -102,37 +102,45 @@ class Library:
         return list(map(str, self.policies().decode().split()))
 
 
-def find() -> Optional[Path]:
-    """Where the library is: what TENURE_TORCH_LIBRARY names (a file, or the folder it lies in), else in the package.
+def find_library(name: str, variable: str) -> Optional[Path]:
+    """Where the library ``name`` is: what ``variable`` names (a file, or the folder it lies in), else in the package.
 
     Raises:
         ImportError: the variable names a place where it is not.
     """
-    named = os.environ.get(VARIABLE)
+    named = os.environ.get(variable)
     if named:
         path = Path(named)
         if path.is_dir():
-            path = path / "libtenure_torch.so"
+            path = path / name
         if not path.is_file():
-            raise ImportError(f"{VARIABLE} says {named}, but there is no {path}")
+            raise ImportError(f"{variable} says {named}, but there is no {path}")
         return path.resolve()
-    path = Path(__file__).parent / "lib" / "libtenure_torch.so"
+    path = Path(__file__).parent / "lib" / name
     return path if path.is_file() else None
 
 
+def find() -> Optional[Path]:
+    """Where the library for PyTorch is; see :func:`find_library`."""
+    return find_library("libtenure_torch.so", VARIABLE)
+
+
+def option_text(key: str, value: OptionValue, forbidden: str, as_words: str) -> str:
+    """An option as ``key=value``; switches as ``on`` and ``off``. Characters of ``forbidden``, ``as_words`` for people, are
+    refused."""
+    if isinstance(value, bool):
+        value = "on" if value else "off"
+    elif not isinstance(value, (int, float, str)):
+        raise TypeError(f"option {key} is a number, a text or True/False, not {value!r}")
+    text = f"{key}={value}"
+    if any(c in text for c in forbidden):
+        raise ValueError(f"option {key} has {as_words} in it: {value!r}")
+    return text
+
+
 def option_lines(options: Mapping[str, OptionValue]) -> bytes:
-    """Options as the library reads them: lines ``key=value``; switches as ``on`` and ``off``."""
-    lines = []
-    for key, value in options.items():
-        if isinstance(value, bool):
-            value = "on" if value else "off"
-        elif not isinstance(value, (int, float, str)):
-            raise TypeError(f"option {key} is a number, a text or True/False, not {value!r}")
-        line = f"{key}={value}"
-        if "\n" in line:
-            raise ValueError(f"option {key} has a line break in it: {value!r}")
-        lines.append(line)
-    return "\n".join(lines).encode()
+    """Options as the library reads them, a line each."""
+    return "\n".join(option_text(key, value, "\n", "a line break") for key, value in options.items()).encode()
 
 
 def limit_bytes(size: Optional[ByteSize]) -> int:

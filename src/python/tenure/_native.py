@@ -6,12 +6,11 @@ Calls release Python's lock (``ctypes.CDLL``), so none of the library's locks is
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
-from ._library import TenureError
+from ._library import TenureError, find_library
 
 NO_LIMIT = 2**64 - 1
 VARIABLE = "TENURE_LIBRARY"
@@ -166,21 +165,8 @@ class Library:
 
 
 def find() -> Optional[Path]:
-    """Where the library is: what TENURE_LIBRARY names (a file, or the folder it lies in), else in the package.
-
-    Raises:
-        ImportError: the variable names a place where it is not.
-    """
-    named = os.environ.get(VARIABLE)
-    if named:
-        path = Path(named)
-        if path.is_dir():
-            path = path / NAME
-        if not path.is_file():
-            raise ImportError(f"{VARIABLE} says {named}, but there is no {path}")
-        return path.resolve()
-    path = Path(__file__).parent / "lib" / NAME
-    return path if path.is_file() else None
+    """Where the library is; see :func:`find_library`."""
+    return find_library(NAME, VARIABLE)
 
 
 _loaded: Optional[Library] = None

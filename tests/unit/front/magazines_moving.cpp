@@ -2,13 +2,13 @@
 /// refused. The pool behind stops where a test wants it to.
 
 #include "support/catch.hpp"
+#include "support/gate.hpp"
 
 #include <tenure/core/units.hpp>
 #include <tenure/device/sim_device.hpp>
 #include <tenure/front.hpp>
 #include <tenure/policy.hpp>
 
-#include <condition_variable>
 #include <cstddef>
 #include <functional>
 #include <mutex>
@@ -18,6 +18,7 @@
 #include <vector>
 
 using namespace tenure;
+using tenure::test::gate;
 using namespace tenure::literals;
 
 namespace {
@@ -66,24 +67,6 @@ class stopping_pool : public best_fit_pool<sim::device> {
         if (call) call();
     }
     std::mutex mutex_; ///< guards the functions, which are called outside of it
-};
-
-class gate {
-  public:
-    void open() {
-        const std::lock_guard lock(mutex_);
-        open_ = true;
-        changed_.notify_all();
-    }
-    void wait() {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [this] { return open_; });
-    }
-
-  private:
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    bool open_ = false;
 };
 
 using fronted = magazines<stopping_pool>;

@@ -1,6 +1,7 @@
 /// Magazines and threads. Run under ThreadSanitizer too.
 
 #include "support/catch.hpp"
+#include "support/gate.hpp"
 #include "support/random.hpp"
 
 #include <tenure/device/sim_device.hpp>
@@ -10,7 +11,6 @@
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <memory>
 #include <mutex>
@@ -19,6 +19,7 @@
 #include <vector>
 
 using namespace tenure;
+using tenure::test::gate;
 using namespace tenure::literals;
 
 namespace {
@@ -38,25 +39,6 @@ void on_threads(unsigned n, F f) {
     for (unsigned t = 0; t < n; ++t) all.emplace_back([t, &f] { f(t); });
     for (std::thread& t : all) t.join();
 }
-
-/// Threads wait here until it is opened.
-class gate {
-  public:
-    void open() {
-        const std::lock_guard lock(mutex_);
-        open_ = true;
-        changed_.notify_all();
-    }
-    void wait() {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [this] { return open_; });
-    }
-
-  private:
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    bool open_ = false;
-};
 
 template <class R>
 void warm(R& r, stream_handle s, std::size_t n) {

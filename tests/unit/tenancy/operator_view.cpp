@@ -10,6 +10,7 @@
 #include <tenure/tenancy/publisher.hpp>
 
 #include "support/catch.hpp"
+#include "support/scratch_folder.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -27,6 +28,7 @@
 #include <unistd.h>
 
 using namespace tenure;
+using tenure::test::scratch_folder;
 namespace fs = std::filesystem;
 
 namespace {
@@ -39,17 +41,6 @@ struct machine {
     arena_group org{gpu, {.name = "org", .min = 1_GiB, .max = 4_GiB}};
     job_type alice{org, device, {.name = "alice", .max = 1_GiB}};
     job_type bob{gpu, device, {.name = "bob"}};
-};
-
-/// An empty folder that goes with the test.
-struct folder {
-    folder() : path(fs::temp_directory_path() / ("tenure_pages_" + std::to_string(::getpid()))) {
-        fs::remove_all(path);
-        fs::create_directory(path);
-    }
-    ~folder() { fs::remove_all(path); }
-    [[nodiscard]] bool empty() const { return fs::is_empty(path); }
-    fs::path path;
 };
 
 bool contains(const std::string& text, const std::string& part) {
@@ -137,7 +128,7 @@ TEST_CASE("JSON and Prometheus text spell every column, and absent values as suc
 }
 
 TEST_CASE("a page shows what was written to it", "[tenancy][page]") {
-    const folder here;
+    const scratch_folder here;
     machine m;
     arenas_view view;
     const auto see = view.add(m.gpu);
@@ -172,7 +163,7 @@ TEST_CASE("a page shows what was written to it", "[tenancy][page]") {
 }
 
 TEST_CASE("a file that is no page is refused", "[tenancy][page]") {
-    const folder here;
+    const scratch_folder here;
     const std::string path = (here.path / "tenure-1-1").string();
     CHECK_THROWS_AS(read_page(path), std::system_error);
     for (const std::size_t bytes : {0u, 100u, 4096u}) {
@@ -186,7 +177,7 @@ TEST_CASE("a file that is no page is refused", "[tenancy][page]") {
 }
 
 TEST_CASE("a reader never sees half of a write", "[tenancy][page][threads]") {
-    const folder here;
+    const scratch_folder here;
     page_writer page(here.path.string(), 16);
     page.write(all_of(0), 0);
     std::atomic<bool> stop{false};
@@ -220,7 +211,7 @@ TEST_CASE("a reader never sees half of a write", "[tenancy][page][threads]") {
 }
 
 TEST_CASE("a publisher does nothing unless it is asked", "[tenancy][page]") {
-    const folder here;
+    const scratch_folder here;
     machine m;
     arenas_view view;
     ::unsetenv("TENURE_PUBLISH");
@@ -252,7 +243,7 @@ TEST_CASE("a publisher does nothing unless it is asked", "[tenancy][page]") {
 }
 
 TEST_CASE("what the environment says holds for a program that does not ask it", "[tenancy][environment]") {
-    const folder pages;
+    const scratch_folder pages;
     ::setenv("TENURE_ARENAS",
              "gpu max=6GiB; gpu/org min=2GiB; gpu/org/* max=512MiB; gpu/bob max=none weight=7", 1);
     ::setenv("TENURE_PUBLISH", "1", 1);

@@ -8,6 +8,7 @@
 
 #include "support/catch.hpp"
 #include "support/random.hpp"
+#include "support/scratch_folder.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -36,21 +37,10 @@
 #include <unistd.h>
 
 using namespace tenure;
+using tenure::test::scratch_folder;
 namespace fs = std::filesystem;
 
 namespace {
-
-/// An empty folder that goes with the test.
-struct folder {
-    folder() : path(fs::temp_directory_path() / ("tenure_page_" + std::to_string(::getpid()))) {
-        fs::remove_all(path);
-        fs::create_directory(path);
-    }
-    ~folder() { fs::remove_all(path); }
-    [[nodiscard]] std::string file(page_key key) const { return (path / page_name(key)).string(); }
-    [[nodiscard]] std::string file(const std::string& name) const { return (path / name).string(); }
-    fs::path path;
-};
 
 std::vector<arena_row> some_rows(std::size_t n) {
     arena_row r{.id = 1, .arena = true, .path = "job"};
@@ -128,7 +118,7 @@ bool reads_or_refuses(const std::string& file) {
 } // namespace
 
 TEST_CASE("a file system without room is an error of the page, not the program's end", "[tenancy][page]") {
-    const folder here;
+    const scratch_folder here;
     arenas_view view;
     constexpr int not_allowed = 77;
     const int full = in_a_child([&] {
@@ -149,7 +139,7 @@ TEST_CASE("a file system without room is an error of the page, not the program's
 }
 
 TEST_CASE("the memory of a page is there from the start", "[tenancy][page]") {
-    const folder here;
+    const scratch_folder here;
     const page_writer page(here.path.string());
     struct stat s {};
     REQUIRE(::stat(page.file().c_str(), &s) == 0);
@@ -158,14 +148,14 @@ TEST_CASE("the memory of a page is there from the start", "[tenancy][page]") {
 }
 
 TEST_CASE("no header and no content of a page makes a reader do more than refuse", "[tenancy][page]") {
-    const folder here;
+    const scratch_folder here;
     std::vector<std::uint64_t> good;
     {
         page_writer page(here.path.string(), 3);
         page.write(some_rows(3), 7);
         good = words_of(page.file());
     }
-    const std::string file = here.file(page_key{1, 1});
+    const std::string file = here.file(page_name({1, 1}));
     put_words(file, good);
     CHECK(read_page(file).rows == some_rows(3));
     for (std::size_t w = 0; w < page_layout::header_words; ++w) {
@@ -197,11 +187,11 @@ TEST_CASE("no header and no content of a page makes a reader do more than refuse
 
 TEST_CASE("a page whose writer sleeps in a write is busy, and stays so for a bounded time",
           "[tenancy][page]") {
-    const folder here;
+    const scratch_folder here;
     page_writer page(here.path.string(), 1);
     page.write(some_rows(1), 7);
     std::vector<std::uint64_t> words = words_of(page.file());
-    const std::string file = here.file(page_key{1, 1});
+    const std::string file = here.file(page_name({1, 1}));
     words[page_layout::at_sequence] |= 1;
     put_words(file, words);
     CHECK_THROWS_AS(read_page(file), page_is_busy);
@@ -225,23 +215,23 @@ TEST_CASE("a page whose writer sleeps in a write is busy, and stays so for a bou
 }
 
 TEST_CASE("what is no regular file of a bounded size is no page", "[tenancy][page]") {
-    const folder here;
-    const std::string pipe = here.file(page_key{1, 1});
+    const scratch_folder here;
+    const std::string pipe = here.file(page_name({1, 1}));
     REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
     CHECK(in_a_child([&] { return reads_or_refuses(pipe) ? 0 : 1; }) == 0); // does not wait for a writer
-    const std::string huge = here.file(page_key{1, 2});
+    const std::string huge = here.file(page_name({1, 2}));
     std::ofstream(huge) << "";
     fs::resize_file(huge, std::uintmax_t{1} << 40);
     CHECK(contains(error_of([&] { return read_page(huge); }), "not a page"));
-    const std::string link = here.file(page_key{1, 3});
+    const std::string link = here.file(page_name({1, 3}));
     page_writer page(here.path.string(), 1);
     fs::create_symlink(page.file(), link);
     CHECK_THROWS_AS(read_page(link), std::system_error);
 }
 
 TEST_CASE("a page that is cut while it is read is an error and no signal", "[tenancy][page][threads]") {
-    const folder here;
-    const std::string file = here.file(page_key{1, 1});
+    const scratch_folder here;
+    const std::string file = here.file(page_name({1, 1}));
     std::vector<std::uint64_t> good;
     {
         page_writer page(here.path.string(), 256);
@@ -268,7 +258,7 @@ TEST_CASE("a page that is cut while it is read is an error and no signal", "[ten
 }
 
 TEST_CASE("a page shows the process that its name says, or nothing", "[tenancy][page]") {
-    const folder here;
+    const scratch_folder here;
     page_writer page(here.path.string(), 1);
     page.write(some_rows(1), 7);
     const std::string dir = here.path.string();
@@ -279,7 +269,7 @@ TEST_CASE("a page shows the process that its name says, or nothing", "[tenancy][
     // This page under the name of another living process.
     const page_key first{1, process_start(1)};
     REQUIRE(first.started != 0);
-    put_words(here.file(first), good);
+    put_words(here.file(page_name(first)), good);
     CHECK(contains(error_of([&] { return read_page_of(dir, first); }), "not a page of that process"));
     // Of another pid namespace, where the pid is another process's.
     std::vector<std::uint64_t> elsewhere = good;
@@ -302,7 +292,7 @@ TEST_CASE("a page shows the process that its name says, or nothing", "[tenancy][
 }
 
 TEST_CASE("pages of dead processes go, but only where that can be told", "[tenancy][page]") {
-    const folder here;
+    const scratch_folder here;
     const std::string dir = here.path.string();
     std::vector<std::uint64_t> words;
     {
@@ -315,20 +305,20 @@ TEST_CASE("pages of dead processes go, but only where that can be told", "[tenan
     const auto put = [&](std::size_t at, std::uint64_t more) {
         std::vector<std::uint64_t> changed = words;
         changed[at] += more;
-        put_words(here.file(dead), changed);
+        put_words(here.file(page_name(dead)), changed);
     };
     put(page_layout::at_namespace, 1);
     CHECK(remove_if_stale(dir, dead));
-    CHECK(fs::exists(here.file(dead)));
+    CHECK(fs::exists(here.file(page_name(dead))));
     put(page_layout::at_pid, 1);
     CHECK(remove_if_stale(dir, dead));
-    CHECK(fs::exists(here.file(dead))); // says another process: not ours to judge
+    CHECK(fs::exists(here.file(page_name(dead)))); // says another process: not ours to judge
     put(page_layout::at_namespace, 0);
     arenas_view view;
     {
         // Who publishes tidies up.
         const publisher shown(view, {.when = publish::always, .rows = 1, .folder = dir});
-        CHECK_FALSE(fs::exists(here.file(dead)));
+        CHECK_FALSE(fs::exists(here.file(page_name(dead))));
         CHECK_FALSE(remove_if_stale(dir, me()));
         CHECK(fs::exists(shown.file()));
     }
@@ -336,7 +326,7 @@ TEST_CASE("pages of dead processes go, but only where that can be told", "[tenan
 }
 
 TEST_CASE("a child of fork destroys what publishes in its parent", "[tenancy][page]") {
-    const folder here;
+    const scratch_folder here;
     arenas_view view;
     alignas(publisher) static std::byte room[sizeof(publisher)];
     auto* const shown = new (room) publisher(
@@ -356,7 +346,7 @@ TEST_CASE("a child of fork destroys what publishes in its parent", "[tenancy][pa
 }
 
 TEST_CASE("a publisher's thread takes no signal of the program's", "[tenancy][page]") {
-    const folder here;
+    const scratch_folder here;
     arenas_view view;
     CHECK(in_a_child([&] {
               const publisher shown(view, {.when = publish::always, .folder = here.path.string()});
@@ -372,7 +362,7 @@ TEST_CASE("a publisher's thread takes no signal of the program's", "[tenancy][pa
 }
 
 TEST_CASE("a page goes though its program has changed its folder", "[tenancy][page]") {
-    const folder here;
+    const scratch_folder here;
     fs::create_directory(here.path / "pages");
     CHECK(in_a_child([&] {
               if (::chdir(here.path.c_str()) != 0) return 2;
@@ -383,7 +373,7 @@ TEST_CASE("a page goes though its program has changed its folder", "[tenancy][pa
 }
 
 TEST_CASE("a path for which the page has no room shows that it is cut", "[tenancy][page]") {
-    const folder here;
+    const scratch_folder here;
     page_writer page(here.path.string(), 2);
     std::vector<arena_row> rows = some_rows(2);
     rows[0].path = std::string(page_layout::path_bytes, 'a');
