@@ -303,7 +303,8 @@ class buddy {
     }
 
     /// Returns: whether the next `size` bytes from block i on are free blocks of these domains.
-    [[nodiscard]] bool covers(node_index i, std::size_t size, std::span<const domain> domains) const noexcept {
+    [[nodiscard]] bool covers(node_index i, std::size_t size,
+                              std::span<const domain> domains) const noexcept {
         for (std::size_t done = 0; done < size; done += bytes(i), i = nodes_[i].right) {
             if (i == no_node || !nodes_[i].free) return false;
             if (std::find(domains.begin(), domains.end(), nodes_[i].color) == domains.end()) return false;

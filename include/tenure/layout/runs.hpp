@@ -38,9 +38,8 @@ template <class Blocks>
 [[nodiscard]] block_run smallest_run(const Blocks& blocks, std::size_t bytes, std::size_t a,
                                      std::span<const domain> domains) {
     block_run best;
-    const auto most = std::max_element(domains.begin(), domains.end(), [&](domain x, domain y) {
-        return blocks.count(x) < blocks.count(y);
-    });
+    const auto most = std::max_element(domains.begin(), domains.end(),
+                                       [&](domain x, domain y) { return blocks.count(x) < blocks.count(y); });
     if (most == domains.end()) return best;
     const auto is_usable = [&](node_index n) {
         if (n == no_node || !blocks.neighbours(n).free) return false;

@@ -18,8 +18,8 @@
 ///     miss on s:        neighbours among these are taken together; what is left of them stays what it was
 ///
 /// Freeing and reusing on one stream makes no driver call. An event is recorded once per `mark_bytes` of
-/// freed memory (divided by the number of lanes), or when another stream has asked in vain, never once per
-/// free.
+/// freed memory (divided by the number of lanes), on the default stream when others look for as much, or when another
+/// stream has asked in vain, never once per free.
 ///
 /// The exact rule for destroyed streams: an event is recorded on a stream only inside a call that names the
 /// stream (the caller vouches that it lives), or when the handle is permanent (the default stream). Lanes are
@@ -168,7 +168,7 @@ class stream_order {
         if (id == no_lane || lanes_[id].unmarked == 0) return;
         lane& l = lanes_[id];
         if (device_->permanent(stream)) l.permanent_handle = stream, l.permanent = true;
-        if (l.wanted || ((l.asked || !l.permanent) && is_much(l.unmarked))) mark(l, stream, blocks);
+        if (l.wanted || (!l.permanent && is_much(l.unmarked))) mark(l, stream, blocks);
     }
 
     /// To be called for the only lane when it missed, in a call that names its stream.
@@ -218,12 +218,21 @@ class stream_order {
             lane& l = lanes_[id];
             if (!l.in_use || id == asker || l.unmarked == 0 || blocks.free_bytes(l.open) == 0) continue;
             l.wanted = true;
-            l.asked = true;
-            if (!l.permanent) continue;
-            const result<stream_state, status> state = device_->describe(l.permanent_handle);
-            if (state && !state->capturing()) recorded |= mark(l, l.permanent_handle, blocks);
+            if (l.permanent) recorded |= mark_permanent(l, blocks);
         }
         return recorded;
+    }
+
+    /// Effects: marks what other permanent streams hold unmarked, where that is `bytes` or more. Nothing else marks it
+    /// before somebody misses, and a mark that is recorded as late as that stands behind work enqueued since.
+    template <layout::layout Layout>
+    void mark_others(lane_id asker, std::size_t bytes, Layout& blocks) noexcept {
+        for (lane_id id = 0; id < lanes_.size(); ++id) {
+            lane& l = lanes_[id];
+            if (l.in_use && id != asker && l.permanent && l.unmarked != 0 &&
+                blocks.free_bytes(l.open) >= bytes)
+                (void)mark_permanent(l, blocks);
+        }
     }
 
     /// Returns: bytes free that wait for marks of other streams than this lane's.
@@ -273,8 +282,7 @@ class stream_order {
         domain open = settled;
         bool in_use = false;
         bool permanent = false;
-        bool wanted = false; ///< by another stream since the last mark
-        bool asked = false;  ///< by another stream ever
+        bool wanted = false;
     };
 
     /// The more lanes there are, the less each may hold unmarked: were all n lanes those of destroyed
@@ -313,6 +321,12 @@ class stream_order {
         l.unmarked = 0;
         l.wanted = false;
         return true;
+    }
+
+    template <layout::layout Layout>
+    bool mark_permanent(lane& l, Layout& blocks) noexcept {
+        const result<stream_state, status> state = device_->describe(l.permanent_handle);
+        return state && !state->capturing() && mark(l, l.permanent_handle, blocks);
     }
 
     template <layout::layout Layout, class Passed>

@@ -63,7 +63,7 @@ class range_pool : public holding<range_pool<Device, Stock>> {
     using device_type = Device;
     using options_type = typename Stock::options_type;
 
-    /// Whether `try_allocate_held_exactly` ever gives a block.
+    /// Whether `try_allocate_held_within` ever gives a block.
     static constexpr bool sees_exact_fits = requires(const typename Stock::layout_type& l, std::size_t n,
                                                      std::span<const layout::domain> usable) {
         l.fits_exactly(n, n, usable);
@@ -408,6 +408,7 @@ class range_pool : public holding<range_pool<Device, Stock>> {
         if (q.rounded < large || q.lane == ordering_type::no_lane || order_.is_sole(q.lane)) return;
         if (fits_exactly(q)) return;
         if (counters_.pending >= 2 * q.rounded) uses_.poll(completed());
+        order_.mark_others(q.lane, q.rounded, blocks_);
         if (order_.marked_by_others(q.lane, blocks_) >= q.rounded) order_.poll(blocks_);
         q.tightly = sees_exact_fits;
     }
