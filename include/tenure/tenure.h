@@ -65,7 +65,8 @@ enum {
     TENURE_OUT_OF_MEMORY = 1,         /**< the device, or this arena's own memory, has no place for it */
     TENURE_OVER_LIMIT = 2,            /**< a limit refused: see tenure_get_failure for whose */
     TENURE_CAPTURE = 3,               /**< an active graph capture forbids it */
-    TENURE_DRIVER = 4,                /**< the driver failed for another reason than memory */
+    TENURE_DRIVER = 4,                /**< the driver failed for another reason than the device's memory, or a pool had
+                                           no host memory for its own tables */
     TENURE_NO_DEVICE = 5,             /**< no driver, no such device, or not usable in this process */
     TENURE_NOT_SUPPORTED = 6,         /**< this device, policy or build cannot do it */
     TENURE_INVALID_ARGUMENT = 7,      /**< null where something is needed, a size or alignment that cannot be */
@@ -179,7 +180,8 @@ TENURE_API tenure_code tenure_group_create(tenure_device* device, const char* pa
                                            tenure_arena** group);
 
 /** Makes all that a text describes: one tenant a line (or up to a ';'): its path, then its settings. A tenant with others
- * below it is a group unless it has a policy; all others are arenas. They are found by path. All are made or none. */
+ * below it is a group unless it has a policy; all others are arenas. They are found by path. A line "*" replaces the one that
+ * stood for the same level. All are made or none. */
 TENURE_API tenure_code tenure_arenas_create(tenure_device* device, const char* text);
 
 /** TENURE_NOT_FOUND: there is no arena or group at `path`. */

@@ -30,6 +30,7 @@
 #include <tenure/tenancy/arenas_view.hpp>
 #include <tenure/tenure.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -127,6 +128,7 @@ class tenants {
             if (const arena_entry* any = any_beside(path)) {
                 entry = *any;
                 entry.path = path;
+                if (kind == tenant_kind::group) entry.policy.clear(); // it is for the arenas beside
             }
         return all_or_none(
             [&](made_here& made) -> tenure_arena& { return make(std::move(entry), kind, made); });
@@ -140,6 +142,9 @@ class tenants {
         all_or_none([&](made_here& made) {
             for (const arena_entry& e : config.entries()) {
                 if (e.name() == "*") {
+                    any_after.erase(std::remove_if(any_after.begin(), any_after.end(),
+                                                   [&](const arena_entry& o) { return o.path == e.path; }),
+                                    any_after.end());
                     any_after.push_back(e);
                     continue;
                 }

@@ -308,6 +308,12 @@ TEST_CASE("C: a whole tree from one text, all of it or nothing", "[c]") {
     CHECK(statistics(a).min == 8 * MiB);
     tenure_arena* const c = sim.arena("gpu/c");
     CHECK(statistics(c).max == 4 * MiB);
+    REQUIRE(tenure_arenas_create(sim.device, "* max=3MiB") == TENURE_OK);
+    REQUIRE(tenure_arenas_create(sim.device, "* max=2MiB policy=caching") == TENURE_OK);
+    tenure_arena* const d = sim.arena("d");
+    CHECK(statistics(d).max == 2 * MiB);              // the later line
+    tenure_arena* const beside = sim.group("beside"); // the policy beside is none of a group's
+    CHECK(statistics(beside).max == 2 * MiB);
 
     char* text = nullptr;
     REQUIRE(tenure_arenas_json(sim.device, &text) == TENURE_OK);
@@ -329,7 +335,7 @@ TEST_CASE("C: a whole tree from one text, all of it or nothing", "[c]") {
     CHECK(tenure_arena_set(a, "min=512MiB max=none", nullptr) == TENURE_NOT_ADMITTED);
     CHECK(statistics(a).max == 64 * MiB);
     CHECK(tenure_arena_set(a, "policy=remap", nullptr) == TENURE_INVALID_CONFIGURATION);
-    for (tenure_arena* t : {a, b, c, gpu}) destroy(t);
+    for (tenure_arena* t : {a, b, c, d, beside, gpu}) destroy(t);
 }
 
 TEST_CASE("C: what the operator says holds over what the program says", "[c]") {
