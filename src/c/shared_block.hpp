@@ -129,7 +129,7 @@ struct managed {
 
     dlpack::tensor tensor{};
     void* context = nullptr;
-    void (*deleter)(managed*) = nullptr;
+    void (*deleter)(void* self) = nullptr;
 };
 
 /// DLManagedTensorVersioned.
@@ -139,7 +139,7 @@ struct versioned {
     std::uint32_t major = 1;
     std::uint32_t minor = 0;
     void* context = nullptr;
-    void (*deleter)(versioned*) = nullptr;
+    void (*deleter)(void* self) = nullptr;
     std::uint64_t flags = 0;
     dlpack::tensor tensor{};
 };
@@ -161,12 +161,12 @@ inline bool fits(std::size_t bytes, std::size_t item, std::int32_t dimensions,
     return empty || left != 0;
 }
 
-/// Effects: the consumer's end. `form` may be null.
+/// Effects: the consumer's end. `self`: a `Form`, or null.
 template <class Form>
-void give_up(Form* form) noexcept {
-    if (form == nullptr) return;
-    auto* const block = static_cast<tenure_shared*>(form->context);
-    std::free(form);
+void give_up(void* self) {
+    if (self == nullptr) return;
+    auto* const block = static_cast<tenure_shared*>(static_cast<Form*>(self)->context);
+    std::free(self);
     const untold quiet;
     (void)shared_blocks::let_go(*block);
 }
@@ -208,9 +208,9 @@ inline void drop_capsule(void* capsule) {
     const capsule_is_valid is_valid = python_is_valid.load();
     const capsule_pointer pointer = python_pointer.load();
     if (is_valid(capsule, managed::name) != 0)
-        give_up(static_cast<managed*>(pointer(capsule, managed::name)));
+        give_up<managed>(pointer(capsule, managed::name));
     else if (is_valid(capsule, versioned::name) != 0)
-        give_up(static_cast<versioned*>(pointer(capsule, versioned::name)));
+        give_up<versioned>(pointer(capsule, versioned::name));
 }
 
 } // namespace dlpack

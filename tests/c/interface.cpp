@@ -482,12 +482,12 @@ struct tensor {
 struct managed {
     struct tensor tensor;
     void* context;
-    void (*deleter)(managed*);
+    void (*deleter)(void*);
 };
 struct versioned {
     std::uint32_t major, minor;
     void* context;
-    void (*deleter)(versioned*);
+    void (*deleter)(void*);
     std::uint64_t flags;
     struct tensor tensor;
 };
