@@ -34,6 +34,7 @@
 #include <tenure/layout/domain_table.hpp>
 #include <tenure/layout/layout.hpp>
 #include <tenure/layout/range_table.hpp>
+#include <tenure/layout/runs.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -139,6 +140,47 @@ class basic_best_fit {
     block_id take(candidate c, std::size_t bytes, std::size_t a) {
         nodes_.reserve(2);
         return take_part(c.id, round_up(c.offset, std::max(a, granule)), bytes);
+    }
+
+    /// Returns: a block from the smallest run of free neighbours of `domains` that holds n bytes at alignment a
+    /// together, or `no_block`; from its front. What is left of it keeps its domains. Complexity: see `smallest_run`.
+    /// Throws: `std::bad_alloc`, changing nothing.
+    block_id allocate_across(std::size_t n, std::size_t a, std::span<const domain> domains, domain) {
+        const block_run run = find_run(n, a, domains);
+        return run.first == no_node ? no_block : take_run(run, rounded(n, a), a);
+    }
+
+    /// Returns: the run that `allocate_across` would take from, without taking it.
+    [[nodiscard]] block_run find_run(std::size_t n, std::size_t a,
+                                     std::span<const domain> domains) const noexcept {
+        return smallest_run(shown{*this}, rounded(n, a), std::max(a, granule), domains);
+    }
+
+    /// Effects: takes `bytes` at alignment a out of a run. Requires: it is as found, and holds them. Returns: the block's id.
+    /// Throws: `std::bad_alloc`, changing nothing.
+    block_id take_run(const block_run& run, std::size_t bytes, std::size_t a) {
+        nodes_.reserve(2);
+        const address start = round_up(run.begin, std::max(a, granule));
+        node_index taken = run.first;
+        while (nodes_[taken].offset + nodes_[taken].size <= start) taken = nodes_[taken].next;
+        const domain d = nodes_[taken].color;
+        unlink(taken);
+        if (start != nodes_[taken].offset) {
+            const node_index before = taken;
+            taken = split(before, start - nodes_[before].offset);
+            link(before, d);
+        }
+        if (nodes_[taken].size > bytes) link(split(taken, bytes), d);
+        while (nodes_[taken].size < bytes) {
+            const node_index next = nodes_[taken].next;
+            const std::size_t missing = bytes - nodes_[taken].size;
+            const domain color = nodes_[next].color;
+            unlink(next);
+            if (nodes_[next].size > missing) link(split(next, missing), color);
+            join(taken, next);
+        }
+        used_ += bytes;
+        return taken;
     }
 
     /// Returns: the free block that contains `at`, or else the first one above it.
@@ -331,6 +373,24 @@ class basic_best_fit {
     };
 
     using table = node_table<node>;
+
+    /// For `smallest_run`.
+    struct shown {
+        const basic_best_fit& l;
+        [[nodiscard]] const node& neighbours(node_index n) const noexcept { return l.nodes_[n]; }
+        [[nodiscard]] address offset(node_index n) const noexcept { return l.nodes_[n].offset; }
+        [[nodiscard]] std::size_t size(node_index n) const noexcept { return l.nodes_[n].size; }
+        [[nodiscard]] node_index count(domain d) const noexcept {
+            const record* const r = l.domains_.find(d);
+            return r ? r->count : 0;
+        }
+        template <class F>
+        void for_each_free(domain d, F&& f) const {
+            const record* const r = l.domains_.find(d);
+            if (!r) return;
+            for (node_index n = r->tree.first(l.order()); n != no_node; n = r->tree.next(l.order(), n)) f(n);
+        }
+    };
 
     template <class Node>
     struct by_size {

@@ -30,7 +30,7 @@
 /// request and request + alignment. A class remembers an upper bound of its sizes, so a futile request does
 /// not look again before a larger block has been there; under such an alignment the bound does not help, and
 /// each futile request looks at them all. `deallocate` is O(1). `recolor` is linear in the free blocks of
-/// `from`, `absorb` in the smaller number of the two domains.
+/// `from`.
 /// Cost: 32 bytes a block, free or used; 9.4 KB a domain with many free blocks.
 /// Thread-safety: thread-compatible.
 
@@ -40,6 +40,7 @@
 #include <tenure/layout/domain_table.hpp>
 #include <tenure/layout/layout.hpp>
 #include <tenure/layout/range_table.hpp>
+#include <tenure/layout/runs.hpp>
 #include <tenure/layout/size_classes.hpp>
 
 #include <algorithm>
@@ -108,6 +109,16 @@ class bitmap {
         return best.id == no_node ? no_block : take(best.id, q);
     }
 
+    /// Returns: a block from the smallest run of free neighbours of `domains` that holds n bytes at alignment a
+    /// together, or `no_block`; from its front. What is left of it keeps its domains. Complexity: see `smallest_run`.
+    /// Throws: `std::bad_alloc`, changing nothing.
+    block_id allocate_across(std::size_t n, std::size_t a, std::span<const domain> domains, domain) {
+        if (n > space_end || a > space_end) return no_block;
+        nodes_.reserve(2);
+        const block_run run = smallest_run(shown{*this}, rounded(n, a), std::max(a, granule), domains);
+        return run.first == no_node ? no_block : take_run(run, rounded(n, a), std::max(a, granule));
+    }
+
     /// Effects: the block becomes free in domain d and merges. Requires: a used block's id.
     void deallocate(block_id id, domain d) noexcept {
         used_ -= nodes_[id].size();
@@ -129,38 +140,6 @@ class bitmap {
                 source->index ? source->index->head(source->index->first_from(0)) : source->list;
             unlink(n);
             settle(n, to);
-        }
-    }
-
-    /// Effects: free blocks of `from` that touch free blocks of `into` become `into`, merging, transitively.
-    void absorb(domain into, domain from) noexcept {
-        record* const source = domains_.find(from);
-        record* const target = domains_.find(into);
-        if (into == from || !source || !target) return;
-        // Two blocks of one domain never touch. So whatever joins `into` touches it already now, and one pass
-        // over either domain finds them all. They are chained aside first: a walk over lists survives no
-        // merging.
-        node_index chain = no_node;
-        const auto set_aside = [&](node_index n) {
-            if (!nodes_[n].free) return; // it touches two blocks of `into` and is aside already
-            unlink(n);
-            nodes_[n].list_next = chain;
-            chain = n;
-        };
-        if (source->count <= target->count) {
-            for_each_free(*source, [&](node_index n) {
-                if (previous_is_free(n, into) || next_is_free(n, into)) set_aside(n);
-            });
-        } else {
-            for_each_free(*target, [&](node_index n) {
-                if (previous_is_free(n, from)) set_aside(nodes_[n].previous);
-                if (next_is_free(n, from)) set_aside(nodes_[n].next);
-            });
-        }
-        while (chain != no_node) {
-            const node_index n = chain;
-            chain = nodes_[n].list_next;
-            settle(n, into);
         }
     }
 
@@ -268,6 +247,22 @@ class bitmap {
         std::uint64_t granules = 0;
     };
 
+    /// For `smallest_run`.
+    struct shown {
+        const bitmap& l;
+        [[nodiscard]] const node& neighbours(node_index n) const noexcept { return l.nodes_[n]; }
+        [[nodiscard]] address offset(node_index n) const noexcept { return l.offset(n); }
+        [[nodiscard]] std::size_t size(node_index n) const noexcept { return l.size(n); }
+        [[nodiscard]] node_index count(domain d) const noexcept {
+            const record* const r = l.domains_.find(d);
+            return r ? r->count : 0;
+        }
+        template <class F>
+        void for_each_free(domain d, F&& f) const {
+            if (const record* const r = l.domains_.find(d)) l.for_each_free(*r, f);
+        }
+    };
+
     /// Granules.
     struct request {
         std::uint64_t size;
@@ -343,14 +338,47 @@ class bitmap {
             nodes_[nodes_[n].previous].next_free = false;
         }
         if (offset + size != start + q.size) {
-            const node_index rest = split(taken, q.size);
-            link(rest, d);
-            nodes_[taken].next_free = true;
+            free_rest(taken, q.size, d);
         } else if (nodes_[taken].next != no_node) {
             nodes_[nodes_[taken].next].previous_free = false;
         }
         used_ += q.size;
         return taken;
+    }
+
+    /// Takes `bytes` at alignment a out of a run that holds them. Requires: room for two nodes.
+    block_id take_run(const block_run& run, std::size_t bytes, std::size_t a) noexcept {
+        const std::uint64_t start = round_up(run.begin, a) / granule, need = bytes / granule;
+        node_index taken = run.first;
+        while (nodes_[taken].offset() + nodes_[taken].size() <= start) taken = nodes_[taken].next;
+        const domain d = nodes_[taken].color;
+        unlink(taken);
+        if (start != nodes_[taken].offset()) {
+            const node_index before = taken;
+            taken = split(before, start - nodes_[before].offset());
+            link(before, d);
+            nodes_[taken].previous_free = true;
+        } else if (nodes_[taken].previous != no_node) {
+            nodes_[nodes_[taken].previous].next_free = false;
+        }
+        if (nodes_[taken].size() > need) free_rest(taken, need, d);
+        while (nodes_[taken].size() < need) {
+            const node_index next = nodes_[taken].next;
+            const std::uint64_t missing = need - nodes_[taken].size();
+            const domain color = nodes_[next].color;
+            unlink(next);
+            if (nodes_[next].size() > missing) free_rest(next, missing, color);
+            join(taken, next);
+        }
+        if (nodes_[taken].next != no_node) nodes_[nodes_[taken].next].previous_free = false;
+        used_ += need;
+        return taken;
+    }
+
+    /// What is behind the first `granules` of a block that is in no list becomes free, unmerged.
+    void free_rest(node_index n, std::uint64_t granules, domain d) noexcept {
+        link(split(n, granules), d);
+        nodes_[n].next_free = true;
     }
 
     // ---- free blocks ----
@@ -459,7 +487,7 @@ class bitmap {
 
     /// Calls f(node) for each free block of a domain; f may unlink that one.
     template <class F>
-    void for_each_free(const record& r, F&& f) {
+    void for_each_free(const record& r, F&& f) const {
         const auto walk = [&](node_index list) {
             for (node_index n = list; n != no_node;) {
                 const node_index next = nodes_[n].list_next;

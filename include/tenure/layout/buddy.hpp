@@ -26,8 +26,7 @@
 /// Cost: `allocate` is O(d + h) for d domains and h <= 39 halvings, `deallocate` O(m) for m <= 39 merges,
 /// each with one list operation. Only where a is larger than the alignment that all bases have in common must
 /// `allocate` search: it is linear then in the free blocks that are large enough. `recolor` is linear in the
-/// blocks recoloured, `absorb` in the free blocks of `into` and in what it changes. Up to half of a block is
-/// waste. 32 bytes of host memory a block. The scheme is Knowlton's, "A fast storage allocator" (CACM, 1965).
+/// blocks recoloured, `allocate_across` in all blocks. Up to half of a block is waste. 32 bytes of host memory a block. The scheme is Knowlton's, "A fast storage allocator" (CACM, 1965).
 ///
 /// Thread-safety: thread-compatible (externally synchronised).
 
@@ -130,6 +129,23 @@ class buddy {
         return i;
     }
 
+    /// Returns: a block of `rounded(n, a)` bytes made of smaller free blocks of `domains` that are all that lies
+    /// at its place, the lowest such place of the first range; or `no_block`. Nothing is left of them.
+    /// Complexity: the number of blocks. Throws: nothing.
+    [[nodiscard]] block_id allocate_across(std::size_t n, std::size_t a, std::span<const domain> domains,
+                                           domain) noexcept {
+        const std::size_t size = rounded(n, a);
+        if (size > space_end) return no_block;
+        for (node_index r = ranges_.first(); r != no_node; r = ranges_.next(r)) {
+            if (!is_aligned(ranges_[r].where.base, a)) continue;
+            for (node_index i = ranges_[r].first; i != no_node; i = nodes_[i].right) {
+                if (!is_aligned(nodes_[i].offset - ranges_[r].where.base, size)) continue;
+                if (bytes(i) < size && covers(i, size, domains)) return take_all(i, size);
+            }
+        }
+        return no_block;
+    }
+
     /// Effects: the block becomes free in domain d and merges with its buddies. Requires: a used block's id.
     void deallocate(block_id id, domain d) noexcept {
         used_in_range_[nodes_[id].range] -= bytes(id);
@@ -145,33 +161,6 @@ class buddy {
             const node_index i = source->heads[static_cast<unsigned>(std::countr_zero(source->filled))];
             unlink(i);
             merge(i, to);
-        }
-    }
-
-    /// Effects: free blocks of `from` that touch free blocks of `into`, buddies or not, become `into`,
-    /// merging, transitively.
-    void absorb(domain into, domain from) noexcept {
-        const free_lists* const source = domains_.find(from);
-        const free_lists* const target = domains_.find(into);
-        if (into == from || !source || source->filled == 0 || !target) return;
-        // A merge would change the lists under the walk, so what joins is chained aside until the walk is
-        // over. Set aside it counts as used: it is chained once, and merges only when its own turn comes.
-        node_index chain = no_node;
-        const auto set_aside = [&](node_index i) {
-            unlink(i);
-            nodes_[i].next = chain;
-            chain = i;
-        };
-        for (const node_index head : target->heads) {
-            for (node_index i = head; i != no_node; i = nodes_[i].next) {
-                for (node_index j = nodes_[i].left; is_free(j, from); j = nodes_[j].left) set_aside(j);
-                for (node_index j = nodes_[i].right; is_free(j, from); j = nodes_[j].right) set_aside(j);
-            }
-        }
-        while (chain != no_node) {
-            const node_index i = chain;
-            chain = nodes_[i].next;
-            merge(i, into);
         }
     }
 
@@ -311,6 +300,33 @@ class buddy {
             }
         }
         return best;
+    }
+
+    /// Returns: whether the next `size` bytes from block i on are free blocks of these domains.
+    [[nodiscard]] bool covers(node_index i, std::size_t size, std::span<const domain> domains) const noexcept {
+        for (std::size_t done = 0; done < size; done += bytes(i), i = nodes_[i].right) {
+            if (i == no_node || !nodes_[i].free) return false;
+            if (std::find(domains.begin(), domains.end(), nodes_[i].color) == domains.end()) return false;
+            if (done + bytes(i) == size) return true;
+        }
+        return false;
+    }
+
+    /// Effects: the free blocks in the next `size` bytes from block i on are one used block. Returns: i.
+    node_index take_all(node_index i, std::size_t size) noexcept {
+        unlink(i);
+        for (std::size_t done = bytes(i); done < size;) {
+            const node_index next = nodes_[i].right;
+            done += bytes(next);
+            unlink(next);
+            nodes_[i].right = nodes_[next].right;
+            nodes_.destroy(next);
+        }
+        if (nodes_[i].right != no_node) nodes_[nodes_[i].right].left = i;
+        nodes_[i].order = static_cast<std::uint8_t>(log2_floor(size));
+        used_in_range_[nodes_[i].range] += size;
+        used_ += size;
+        return i;
     }
 
     /// Effects: i, which is in no list, becomes its left half; the right half becomes a free block.

@@ -15,13 +15,14 @@
 ///   3. `allocate` takes memory only from free blocks whose domain is among those asked for.
 ///   4. If the layout has a free block that could hold the request under its own rounding, in one of those domains,
 ///      `allocate` finds it: no false "no space".
-///   5. Sums equal counters: `free_bytes() + used_bytes() == total_bytes()`.
+///   5. If free neighbours of domains asked for could hold it only together, `allocate_across` finds them.
+///   6. Sums equal counters: `free_bytes() + used_bytes() == total_bytes()`.
 ///
 /// Blocks are named by a `block_id`, dense and reused, so that callers keep side tables indexed by it. An id is valid
 /// from the `allocate` that returned it to its `deallocate`.
 ///
-/// Failure of host memory: `add` and `allocate` may need host memory for nodes and throw `std::bad_alloc`, leaving
-/// everything as it was; `deallocate`, `recolor`, `absorb` and `remove` never need any.
+/// Failure of host memory: `add`, `allocate` and `allocate_across` may need host memory for nodes and throw `std::bad_alloc`, leaving
+/// everything as it was; `deallocate`, `recolor` and `remove` never need any.
 ///
 /// Thread-safety: thread-compatible (externally synchronised).
 
@@ -83,9 +84,9 @@ struct block_visitor {
 /// | `l.add(r, d)` | adds a range, one free block of domain d. Requires: granule-aligned, inside the space, disjoint from all others |
 /// | `l.remove(base)` | removes the range that starts at base if it is wholly free (any domains); returns whether it was |
 /// | `l.allocate(n, a, domains)` | a block for n >= 1 bytes at alignment a, or `no_block` |
+/// | `l.allocate_across(n, a, domains, d)` | the same, from the smallest run of free neighbours of these domains that holds it together; what is left of each keeps its domain, or becomes d where all of it must be of one |
 /// | `l.deallocate(id, d)` | the block becomes free with domain d and merges by rule 2. Requires: valid id |
 /// | `l.recolor(from, to)` | every free block of `from` becomes `to`, merging |
-/// | `l.absorb(into, from)` | free blocks of `from` that touch free blocks of `into` become `into`, merging, transitively |
 /// | `l.offset(id)`, `l.size(id)` | of a used block, bytes; size is as rounded, or more where the layout says so |
 /// | `l.free_bytes(d)`, `l.free_bytes()`, `l.used_bytes()`, `l.total_bytes()` | sums |
 /// | `l.largest_free(domains)` | bytes of the largest free block there |
@@ -105,11 +106,10 @@ concept layout = std::default_initializable<L> &&
     { l.remove(base) }
     noexcept->std::same_as<bool>;
     { l.allocate(n, n, domains) } -> std::same_as<block_id>;
+    { l.allocate_across(n, n, domains, d) } -> std::same_as<block_id>;
     { l.deallocate(id, d) }
     noexcept;
     { l.recolor(d, d) }
-    noexcept;
-    { l.absorb(d, d) }
     noexcept;
     { cl.offset(id) }
     noexcept->std::same_as<address>;

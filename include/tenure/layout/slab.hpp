@@ -13,7 +13,7 @@
 ///
 ///   1. A range is *bound* to one class while it has a used slot. It is *idle*, and any class may bind it, as
 ///      soon as it is wholly free and of one domain. Wholly free but of several domains it stays bound: its
-///      slots serve its class, `remove` takes it, and `recolor` and `absorb` can make it idle.
+///      slots serve its class, `remove` takes it, `recolor` can make it idle, and `allocate_across` binds it to another.
 ///   2. Slots are touched in address order. What lies behind the last touched slot is the *rest*: one free
 ///      block of one domain, however many slots it has room for. So memory is proportional to the slots
 ///      touched.
@@ -33,8 +33,8 @@
 /// Cost, for d domains asked for: `allocate` is O(d) from a bound range and O(d log idle ranges) from an idle
 /// one; `deallocate` is O(1), amortised: the last free of a range forgets the slots touched since it was
 /// bound. Only where a is larger than the alignment that all bases have in common does `allocate` step over
-/// slots and ranges that are not aligned. `recolor` is linear in the free slots recoloured, `absorb` in those
-/// of `into` and those that change. 24 bytes of host memory for each slot touched.
+/// slots and ranges that are not aligned. `recolor` is linear in the free slots recoloured, `allocate_across` in
+/// the ranges and in the slots of those that are wholly free. 24 bytes of host memory for each slot touched.
 ///
 /// Thread-safety: thread-compatible (externally synchronised).
 
@@ -126,6 +126,27 @@ class slab {
         return number == no_node ? no_block : bind(number, c, size);
     }
 
+    /// Returns: a block of at least `rounded(n, a)` bytes from a range that is wholly free, of several domains, all of
+    /// them among `domains`, the smallest that is large enough; or `no_block`. What is left of the range is of domain d.
+    /// Complexity: the ranges, and the slots of those that are wholly free. Throws: `std::bad_alloc`, changing nothing.
+    [[nodiscard]] block_id allocate_across(std::size_t n, std::size_t a, std::span<const domain> domains,
+                                           domain d) {
+        const std::size_t size = rounded(n, a);
+        const unsigned c = sizes::class_for(n, a);
+        node_index best = no_node;
+        for (node_index r = ranges_.first(); r != no_node; r = ranges_.next(r)) {
+            const slab_range& s = slabs_[r];
+            if (s.slot == 0 || s.used != 0 || s.where.size < size || !is_base_aligned(r, a)) continue;
+            if ((best == no_node || order().less(r, best)) && is_all_of(s, domains)) best = r;
+        }
+        if (best == no_node) return no_block;
+        slab_range& s = slabs_[best];
+        reserve_slot(best);
+        forget_pieces(s);
+        link(s.rest, d);
+        return bind(best, c, c == sizes::none ? s.where.size : size);
+    }
+
     /// Effects: the block becomes free in domain d. Requires: a used block's id.
     void deallocate(block_id id, domain d) noexcept {
         slab_range& s = slabs_[nodes_[id].range];
@@ -143,42 +164,6 @@ class slab {
         for (const node_index& head : source->heads)
             while (head != no_node) recolor_one(head, to);
         while (!source->idle.empty()) recolor_one(slabs_[source->idle.root()].rest, to);
-    }
-
-    /// Effects: free blocks of `from` that touch free blocks of `into` become `into`, transitively.
-    void absorb(domain into, domain from) noexcept {
-        record* const source = domains_.find(from);
-        record* const target = domains_.find(into);
-        if (into == from || !source || source->bytes == 0 || !target) return;
-        // A range that becomes idle changes the lists under the walk, so what joins is chained aside till
-        // then. Set aside it keeps its colour, so its range has a seam and cannot become idle before its
-        // turn.
-        node_index chain = no_node;
-        const auto set_aside = [&](node_index i) {
-            if (nodes_[i].state != piece_state::free || nodes_[i].color != from) return false;
-            unlink(i);
-            nodes_[i].state = piece_state::aside;
-            nodes_[i].next = chain;
-            chain = i;
-            return true;
-        };
-        for (const node_index head : target->heads) {
-            for (node_index i = head; i != no_node; i = nodes_[i].next) {
-                const slab_range& s = slabs_[nodes_[i].range];
-                const std::size_t at = place(i);
-                for (std::size_t k = at; k != 0 && set_aside(piece(s, k - 1)); --k) {
-                }
-                for (std::size_t k = at + 1; k < pieces(s) && set_aside(piece(s, k)); ++k) {
-                }
-            }
-        }
-        while (chain != no_node) {
-            const node_index i = chain;
-            chain = nodes_[i].next;
-            paint(i, piece_state::free, into);
-            link(i, into);
-            make_idle_if_uniform(nodes_[i].range);
-        }
     }
 
     [[nodiscard]] address offset(block_id id) const noexcept {
@@ -245,7 +230,7 @@ class slab {
     }
 
   private:
-    enum class piece_state : std::uint8_t { used, free, aside };
+    enum class piece_state : std::uint8_t { used, free };
 
     /// A piece of a range: a touched slot, or the rest.
     struct node {
@@ -423,6 +408,13 @@ class slab {
         return best;
     }
 
+    [[nodiscard]] bool is_all_of(const slab_range& s, std::span<const domain> domains) const noexcept {
+        for (std::size_t k = 0; k < pieces(s); ++k)
+            if (std::find(domains.begin(), domains.end(), nodes_[piece(s, k)].color) == domains.end())
+                return false;
+        return true;
+    }
+
     // ---- slots ----
 
     node_index take(node_index i) noexcept {
@@ -504,7 +496,6 @@ class slab {
         for (std::size_t k = 0; k < pieces(s); ++k) {
             const node_index i = piece(s, k);
             if (i >= nodes_.extent() || nodes_[i].range != number || place(i) != k) return false;
-            if (nodes_[i].state == piece_state::aside) return false;
             if (nodes_[i].state == piece_state::used) ++used;
             if (k != 0 && !alike(piece(s, k - 1), i)) ++seams;
         }

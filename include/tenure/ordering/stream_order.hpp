@@ -15,7 +15,7 @@
 ///
 ///     free on s ------> open(s) --mark: record event--> marked(s) --event passed: poll--> settled
 ///     allocate on s <-- open(s), marked(s), settled
-///     miss on s:        reopen: marked(s) back to open(s), settled neighbours join it, so that neighbours merge
+///     miss on s:        neighbours among these are taken together; what is left of them stays what it was
 ///
 /// Freeing and reusing on one stream makes no driver call. An event is recorded once per `mark_bytes` of
 /// freed memory (divided by the number of lanes), or when another stream has asked in vain, never once per
@@ -168,7 +168,7 @@ class stream_order {
         if (id == no_lane || lanes_[id].unmarked == 0) return;
         lane& l = lanes_[id];
         if (device_->permanent(stream)) l.permanent_handle = stream, l.permanent = true;
-        if (l.wanted || (!l.permanent && is_much(l.unmarked))) mark(l, stream, blocks);
+        if (l.wanted || ((l.asked || !l.permanent) && is_much(l.unmarked))) mark(l, stream, blocks);
     }
 
     /// To be called for the only lane when it missed, in a call that names its stream.
@@ -178,27 +178,6 @@ class stream_order {
     bool gather(lane_id id, stream_handle stream, Layout& blocks) noexcept {
         lane& l = lanes_[id];
         return l.generations != 0 && blocks.free_bytes(l.open) != 0 && mark(l, stream, blocks);
-    }
-
-    /// Effects: for a lane that missed, makes all it may use one domain as far as blocks touch, so that they merge.
-    /// Returns: whether anything changed. `mark_if_due` afterwards restores the mark.
-    template <layout::layout Layout>
-    bool reopen(lane_id id, Layout& blocks) noexcept {
-        if (id == no_lane) return false;
-        lane& l = lanes_[id];
-        bool changed = false;
-        while (l.generations > 0) {
-            generation& g = l.marked[--l.generations];
-            l.unmarked = saturating_add(l.unmarked, blocks.free_bytes(g.color));
-            blocks.recolor(g.color, l.open);
-            retire(g);
-            changed = true;
-        }
-        const std::size_t before = blocks.free_bytes(l.open);
-        blocks.absorb(l.open, settled);
-        const std::size_t absorbed = blocks.free_bytes(l.open) - before;
-        l.unmarked = saturating_add(l.unmarked, absorbed);
-        return changed || absorbed != 0;
     }
 
     /// Effects: asks which marks have passed, and settles what was freed before them. Returns: whether any had.
@@ -239,6 +218,7 @@ class stream_order {
             lane& l = lanes_[id];
             if (!l.in_use || id == asker || l.unmarked == 0 || blocks.free_bytes(l.open) == 0) continue;
             l.wanted = true;
+            l.asked = true;
             if (!l.permanent) continue;
             const result<stream_state, status> state = device_->describe(l.permanent_handle);
             if (state && !state->capturing()) recorded |= mark(l, l.permanent_handle, blocks);
@@ -293,7 +273,8 @@ class stream_order {
         domain open = settled;
         bool in_use = false;
         bool permanent = false;
-        bool wanted = false;
+        bool wanted = false; ///< by another stream since the last mark
+        bool asked = false;  ///< by another stream ever
     };
 
     /// The more lanes there are, the less each may hold unmarked: were all n lanes those of destroyed

@@ -9,7 +9,7 @@
 ///
 /// An allocation searches its stream's free blocks. On a miss, in this order, stopping at the first success:
 ///   1. what has completed meanwhile: pending frees, marks of other streams
-///   2. its own lane reopened, if its free blocks and settled neighbours hold the request together
+///   2. neighbours that hold the request only together: its own free blocks and settled ones
 ///   3. other streams are asked for marks
 ///   4. more memory, as the stock sees fit: a new segment; free memory mapped behind new addresses
 ///   5. the stock makes room until the request fits in what that settles, or in memory of its own
@@ -291,6 +291,7 @@ class range_pool : public holding<range_pool<Device, Stock>> {
         std::uint64_t stream_id = 0; ///< under which its memory is kept
         std::size_t rounded = 0;
         lane_id lane = ordering_type::no_lane;
+        bool tightly = false; ///< runs of neighbours are searched together with single blocks
     };
 
     /// What the layout does not know about a used block.
@@ -337,7 +338,7 @@ class range_pool : public holding<range_pool<Device, Stock>> {
         } else if (!q.sync) {
             q.lane = order_.lane_of(q.stream_id);
         }
-        merge_before(q);
+        look_before(q);
         if (void* p = search(q)) return marked(q, p);
         if (void* p = search_again(q)) return marked(q, p);
         if (order_.ask_others(q.lane, blocks_))
@@ -345,13 +346,13 @@ class range_pool : public holding<range_pool<Device, Stock>> {
         status s = grow(q);
         if (s == status::ok) {
             if (void* p = search(q)) return marked(q, p);
-            if (void* p = search_merged(q)) return marked(q, p);
+            if (void* p = search_across(q)) return marked(q, p);
         }
         if (lacks_memory(s) && options_.release_on_oom)
             if (void* p = make_room(q, s)) return marked(q, p);
         if (options_.synchronize_on_oom && !q.state.capturing() && wait_for_all()) {
             if (void* p = search(q)) return marked(q, p);
-            if (void* p = search_merged(q)) return marked(q, p);
+            if (void* p = search_across(q)) return marked(q, p);
             if (grow(q) == status::ok)
                 if (void* p = search(q)) return marked(q, p);
         }
@@ -379,7 +380,7 @@ class range_pool : public holding<range_pool<Device, Stock>> {
             q.stream_id = keep_under(q.stream, q.state);
             q.lane = order_.lane_of(q.stream_id);
         }
-        merge_before(q);
+        look_before(q);
         return true;
     }
 
@@ -397,26 +398,58 @@ class range_pool : public holding<range_pool<Device, Stock>> {
         return p;
     }
 
-    /// Free neighbours that wait for different marks do not merge, so a best fit over what is merged cuts up the wrong
-    /// blocks: on a recorded program with three streams the pool held 1.12 times the live peak, and 1.03 with this.
-    /// For a stock that asks for it, a large request without an exact fit sees all it may use merged. On a GPU at work a
-    /// query costs more than all the rest of this: other streams are asked only where the answer could change much,
-    /// and whatever they hold before anything is bought.
-    void merge_before(const request& q) noexcept {
+    /// What others hold and nobody asks about stays theirs while they take what is free for all: so a large request asks
+    /// first, where the answer could change much. On a GPU at work a query costs more than all the rest of this.
+    /// Free neighbours that wait for different marks do not merge, and a best fit over single blocks cuts up the wrong
+    /// ones: for a layout that sees exact fits, a large request without one sees neighbours as one. On a recorded program
+    /// with three streams the pool held 1.12 times the live peak, and 1.03 with this.
+    void look_before(request& q) noexcept {
         constexpr std::size_t large = std::size_t{1} << 20;
-        if constexpr (sees_exact_fits) {
-            if (q.rounded < large || q.lane == ordering_type::no_lane || order_.is_sole(q.lane)) return;
-            if (fits_exactly(q)) return;
-            if (counters_.pending >= 2 * q.rounded) uses_.poll(completed());
-            if (order_.marked_by_others(q.lane, blocks_) >= q.rounded) order_.poll(blocks_);
-            order_.reopen(q.lane, blocks_);
-        }
+        if (q.rounded < large || q.lane == ordering_type::no_lane || order_.is_sole(q.lane)) return;
+        if (fits_exactly(q)) return;
+        if (counters_.pending >= 2 * q.rounded) uses_.poll(completed());
+        if (order_.marked_by_others(q.lane, blocks_) >= q.rounded) order_.poll(blocks_);
+        q.tightly = sees_exact_fits;
     }
 
     /// Returns: a block for the request from what its stream may use, or null.
     void* search(request& q) {
         const auto usable = order_.usable(q.lane);
-        const layout::block_id id = blocks_.allocate(q.bytes, q.alignment, usable.view());
+        if constexpr (sees_exact_fits)
+            if (q.tightly) return found(q, blocks_.allocate_tightly(q.bytes, q.alignment, usable.view()));
+        return found(q, blocks_.allocate(q.bytes, q.alignment, usable.view()));
+    }
+
+    /// Returns: the same, after a look at what has completed meanwhile, or null.
+    void* search_again(request& q) {
+        bool any = false;
+        if (order_.is_sole(q.lane)) { // whether its marks have passed makes no difference to it
+            any = uses_.poll(completed());
+            if (order_.gather(q.lane, q.stream, blocks_)) any = true;
+        } else {
+            any = settle();
+        }
+        if (any)
+            if (void* p = search(q)) return p;
+        return search_across(q);
+    }
+
+    /// Returns: the same, from free neighbours that hold the request only together, or null. What is left of them
+    /// stays whose it was: given to this stream, memory that everybody may use would wait for its work.
+    void* search_across(request& q) {
+        const domain_list usable = order_.usable(q.lane);
+        const auto has_free = [this](layout::domain d) { return blocks_.free_bytes(d) != 0; };
+        if (std::count_if(usable.view().begin(), usable.view().end(), has_free) < 2) return nullptr;
+        const layout::domain open = order_.open(q.lane);
+        const std::size_t before = blocks_.free_bytes(open);
+        const layout::block_id id = blocks_.allocate_across(q.bytes, q.alignment, usable.view(), open);
+        if (const std::size_t after = blocks_.free_bytes(open); after > before)
+            order_.freed(q.lane, after - before);
+        return found(q, id);
+    }
+
+    /// Effects: the block that the layout gave is live. Returns: it, or null for `no_block`.
+    void* found(const request& q, layout::block_id id) {
         if (id == layout::no_block) return nullptr;
         try {
             if (id >= info_.size()) info_.resize(std::size_t{id} + 1);
@@ -431,35 +464,6 @@ class range_pool : public holding<range_pool<Device, Stock>> {
         }
         counters_.allocated.add(blocks_.size(id));
         return hand_out(q, id);
-    }
-
-    /// Returns: the same, after a look at what has completed meanwhile, or null.
-    void* search_again(request& q) {
-        bool any = false;
-        if (order_.is_sole(q.lane)) { // whether its marks have passed makes no difference to it
-            any = uses_.poll(completed());
-            if (order_.gather(q.lane, q.stream, blocks_)) any = true;
-        } else {
-            any = settle();
-        }
-        if (any)
-            if (void* p = search(q)) return p;
-        return search_merged(q);
-    }
-
-    /// Returns: the same, from free neighbours that hold the request only together, or null. A request that
-    /// they do not hold either leaves them as they are: merged, they would be this stream's alone.
-    void* search_merged(request& q) {
-        const domain_list usable = order_.usable(q.lane);
-        const auto has_free = [this](layout::domain d) { return blocks_.free_bytes(d) != 0; };
-        if (std::count_if(usable.view().begin(), usable.view().end(), has_free) < 2)
-            return nullptr; // all there is is merged already
-        const auto is_usable = [domains = usable.view()](layout::domain d) {
-            return std::find(domains.begin(), domains.end(), d) != domains.end();
-        };
-        if (q.lane == ordering_type::no_lane || !stock_.fit_together(q.rounded, q.alignment, is_usable))
-            return nullptr;
-        return order_.reopen(q.lane, blocks_) ? search(q) : nullptr;
     }
 
     void* hand_out(const request& q, layout::block_id id) noexcept {

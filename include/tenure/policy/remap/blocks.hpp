@@ -112,6 +112,25 @@ class remap_blocks {
         return id;
     }
 
+    /// See `layout::layout`.
+    block_id allocate_across(std::size_t n, std::size_t a, domain_span domains, domain) {
+        const kind k = kind_of(n);
+        block_id id = from_run(k, of(k).find_run(n, a, domains), n, a);
+        if (id == layout::no_block && k == kind::small)
+            id = from_run(kind::large, of(kind::large).find_run(n, a, domains), n, a);
+        return id;
+    }
+
+    /// Returns: a block as `allocate` does, unless a run of free neighbours holds it more tightly than any one block.
+    block_id allocate_tightly(std::size_t n, std::size_t a, domain_span domains) {
+        const kind k = kind_of(n);
+        const auto best = of(k).find(n, a, domains);
+        const layout::block_run run = of(k).find_run(n, a, domains);
+        if (best && best->size <= run.size) return allocate(n, a, domains);
+        const block_id id = from_run(k, run, n, a);
+        return id == layout::no_block ? allocate(n, a, domains) : id;
+    }
+
     /// Returns: whether a free block of exactly that size is there.
     [[nodiscard]] bool fits_exactly(std::size_t n, std::size_t a, domain_span domains) const noexcept {
         const auto best = of(kind_of(n)).find(n, a, domains);
@@ -133,9 +152,6 @@ class remap_blocks {
 
     void recolor(domain from, domain to) noexcept {
         for (fit& f : fits_) f.recolor(from, to);
-    }
-    void absorb(domain into, domain from) noexcept {
-        for (fit& f : fits_) f.absorb(into, from);
     }
 
     [[nodiscard]] address offset(block_id id) const noexcept {
@@ -395,6 +411,14 @@ class remap_blocks {
         if (!best) return layout::no_block;
         make_room(k, 1);
         return outer(of(k).take(*best, rounded(n, a), a), k);
+    }
+
+    block_id from_run(kind k, const layout::block_run& run, std::size_t n, std::size_t a) {
+        if (run.first == no_node) return layout::no_block;
+        make_room(k, 1);
+        const block_id id = outer(of(k).take_run(run, rounded(n, a), a), k);
+        peak_ = std::max(peak_, used_bytes());
+        return id;
     }
 
     template <class F>
