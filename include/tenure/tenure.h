@@ -22,8 +22,11 @@
  * Handles are what the create and open functions made. A handle of something that was closed or destroyed is recognised
  * (TENURE_INVALID_HANDLE), and so is a null one; any other pointer is not.
  *
- * Threads. Every function may be called from any thread at any time, except that nothing may use an arena or a device
- * while it is being destroyed or closed. Streams are cudaStream_t, as void*; null is the legacy default stream.
+ * Threads. Every function may be called from any thread at any time. Destroying an arena or closing a device waits for the
+ * calls that are using it; those that come later find a handle that is none (TENURE_INVALID_HANDLE). A child of fork has no
+ * handles of its parent's, and opens devices of its own, which a GPU's driver refuses; "sim" memory it shares with its parent.
+ *
+ * Streams are cudaStream_t, as void*; null is the legacy default stream, and cudaStreamPerThread the calling thread's own.
  *
  * Sizes are bytes. TENURE_NO_LIMIT stands for "no limit". Texts are UTF-8.
  *
@@ -53,6 +56,7 @@ extern "C" {
 
 typedef struct tenure_device tenure_device;
 typedef struct tenure_arena tenure_arena;
+typedef struct tenure_shared tenure_shared;
 
 /** What a call answers. The numbers never change; new ones may come. */
 typedef int32_t tenure_code;
@@ -61,7 +65,8 @@ enum {
     TENURE_OUT_OF_MEMORY = 1,         /**< the device, or this arena's own memory, has no place for it */
     TENURE_OVER_LIMIT = 2,            /**< a limit refused: see tenure_get_failure for whose */
     TENURE_CAPTURE = 3,               /**< an active graph capture forbids it */
-    TENURE_DRIVER = 4,                /**< the driver failed for another reason than memory */
+    TENURE_DRIVER = 4,                /**< the driver failed for another reason than the device's memory, or a pool had
+                                           no host memory for its own tables */
     TENURE_NO_DEVICE = 5,             /**< no driver, no such device, or not usable in this process */
     TENURE_NOT_SUPPORTED = 6,         /**< this device, policy or build cannot do it */
     TENURE_INVALID_ARGUMENT = 7,      /**< null where something is needed, a size or alignment that cannot be */
@@ -112,7 +117,8 @@ typedef struct tenure_failure {
     char arena[96];        /**< path of the arena whose limit refused; empty: no limit did */
 } tenure_failure;
 
-/** This thread's last failed allocation. TENURE_NOT_FOUND: none has failed. */
+/** This thread's last failed allocation; a path that is too long is cut. TENURE_NOT_FOUND: none has failed, or the last
+ * call that was refused memory was no allocation (tenure_device_open). */
 TENURE_API tenure_code tenure_get_failure(tenure_failure* failure);
 
 /** Gives back a text that the library has made. Null: nothing. */
@@ -174,7 +180,8 @@ TENURE_API tenure_code tenure_group_create(tenure_device* device, const char* pa
                                            tenure_arena** group);
 
 /** Makes all that a text describes: one tenant a line (or up to a ';'): its path, then its settings. A tenant with others
- * below it is a group unless it has a policy; all others are arenas. They are found by path. All are made or none. */
+ * below it is a group unless it has a policy; all others are arenas. They are found by path. A line "*" replaces the one that
+ * stood for the same level. All are made or none. */
 TENURE_API tenure_code tenure_arenas_create(tenure_device* device, const char* text);
 
 /** TENURE_NOT_FOUND: there is no arena or group at `path`. */
@@ -224,6 +231,36 @@ TENURE_API tenure_code tenure_trim(tenure_arena* arena, uint64_t keep, uint64_t*
 /** The graphs made from this capture (its id: cudaStreamGetCaptureInfo) are gone and their work is over: what was kept
  * for them is free. */
 TENURE_API tenure_code tenure_release_captured(tenure_arena* arena, uint64_t capture);
+
+/* ---- blocks that several hold ------------------------------------------------------------------------------------ */
+
+/** A block of the arena (or null) gets a count of those who hold it, 1 at first, and is freed by whoever lets go last: in the
+ * order of `stream`, as by tenure_free, or, where that is cudaStreamPerThread, of the stream that it was allocated on. The
+ * stream must live until then. After its arena was destroyed nothing is freed. Nobody else may free the block. A
+ * tenure_shared that was let go is not recognised. */
+TENURE_API tenure_code tenure_share(tenure_arena* arena, void* stream, void* pointer, size_t bytes,
+                                    tenure_shared** block);
+
+/** From now on the block may be in use on streams that nobody names: its free waits for all work of the device, and names
+ * none, so that none must live until then. In a graph capture it is put off. */
+TENURE_API void tenure_shared_anywhere(tenure_shared* block);
+
+/** Lets go. Returns what tenure_free would; TENURE_OK if others still hold it. Null: nothing. */
+TENURE_API tenure_code tenure_shared_drop(tenure_shared* block);
+
+/** An array in C order in the block, for DLPack: a DLManagedTensor (`version` 0) or a DLManagedTensorVersioned (1), which
+ * holds the block until its deleter is called, on any thread, with or without Python. `type` and `bits` are DLPack's;
+ * `shape` is copied. `name` receives what a capsule with it is called, a text that lives for ever. */
+TENURE_API tenure_code tenure_dlpack_export(tenure_shared* block, int32_t type, int32_t bits, int32_t dimensions,
+                                            const int64_t* shape, int32_t version, void** managed,
+                                            const char** name);
+
+typedef void (*tenure_capsule_destructor)(void* capsule);
+
+/** The destructor of a capsule with one, given the addresses of PyCapsule_IsValid and PyCapsule_GetPointer. It keeps the
+ * error that Python may have set. Null, if one of them is. */
+TENURE_API tenure_capsule_destructor tenure_dlpack_destructor(int (*is_valid)(void*, const char*),
+                                                              void* (*pointer)(void*, const char*));
 
 /* ---- what there is to see ---------------------------------------------------------------------------------------- */
 

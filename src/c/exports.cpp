@@ -2,6 +2,7 @@
 
 #include "failure.hpp"
 #include "settings.hpp"
+#include "shared_block.hpp"
 #include "snapshot_text.hpp"
 #include "tenants.hpp"
 
@@ -32,11 +33,9 @@ static_assert(TENURE_NO_LIMIT == tenure::no_limit);
 namespace tenure::c {
 namespace {
 
-bool is(const handle* h, std::uint32_t kind) noexcept {
-    return h != nullptr && h->mark.load(std::memory_order_acquire) == kind;
-}
-
 tenure_code not_a(const char* what) noexcept {
+    if (call_slots::of_this_thread() == nullptr)
+        return fail(TENURE_HOST_MEMORY, "the host has no memory left");
     char text[96];
     std::snprintf(text, sizeof text, "this is no %s, or one that was destroyed", what);
     return fail(TENURE_INVALID_HANDLE, text);
@@ -45,33 +44,39 @@ tenure_code not_a(const char* what) noexcept {
 /// Returns: what `f` returns for the device or arena behind a handle.
 template <class F>
 tenure_code with_device(tenure_device* d, F&& f) noexcept {
-    if (!is(d, handle::device)) return not_a("device");
+    const inside here(d, handle::device);
+    if (!here) return not_a("device");
     return guarded([&] { return f(*d->inside); });
 }
 template <class Arena, class F>
 tenure_code with_arena(Arena* a, F&& f) noexcept {
-    if (!is(a, handle::arena)) return not_a("arena");
+    const inside here(a, handle::arena);
+    if (!here) return not_a("arena");
     return guarded([&] { return f(*a); });
 }
 
-/// Returns: whether memory can be had from it; if not, the code for that is in `code`.
-bool has_memory(const tenure_arena* a, tenure_code& code) noexcept {
-    if (is(a, handle::arena) && a->memory) [[likely]]
-        return true;
-    code = is(a, handle::arena)
-               ? fail(TENURE_INVALID_ARGUMENT, "this is a group: it has no memory of its own")
-               : not_a("arena");
-    return false;
-}
+/// A call inside of an arena that has memory, or the code for why it is none.
+class memory_call {
+  public:
+    explicit memory_call(const tenure_arena* a) noexcept : here_(a, handle::arena) {
+        if (!here_)
+            refusal_ = not_a("arena");
+        else if (!a->memory)
+            refusal_ = fail(TENURE_INVALID_ARGUMENT, "this is a group: it has no memory of its own");
+    }
+
+    explicit operator bool() const noexcept { return refusal_ == TENURE_OK; }
+    [[nodiscard]] tenure_code refusal() const noexcept { return refusal_; }
+
+  private:
+    inside here_;
+    tenure_code refusal_ = TENURE_OK;
+};
 
 tenure_code is_null(const char* argument) noexcept {
     char text[64];
     std::snprintf(text, sizeof text, "the argument %s is null", argument);
     return fail(TENURE_INVALID_ARGUMENT, text);
-}
-
-stream_handle to_stream(void* s) noexcept {
-    return static_cast<stream_handle>(s);
 }
 
 char* copy_of(const std::string& s) {
@@ -240,22 +245,23 @@ tenure_code tenure_device_open(const char* name, const char* options, tenure_dev
         arena_config from_operator = operators_lines();
         (void)environment::
             instance(); // what is wrong in the environment is said here, and not at the first arena
-        auto inside = std::make_unique<tenants>(ordinal ? open_cuda(*ordinal, settings) : open_sim(settings),
+        auto opened = std::make_unique<tenants>(ordinal ? open_cuda(*ordinal, settings) : open_sim(settings),
                                                 std::move(from_operator));
-        tenure_device& made = library::get().new_device();
-        made.inside = std::move(inside);
-        made.mark.store(handle::device, std::memory_order_release);
-        *device = &made;
+        *device = &library::get().keep(std::move(opened));
         return TENURE_OK;
     });
 }
 
 tenure_code tenure_device_close(tenure_device* device) {
-    return with_device(device, [&](tenants& all) -> tenure_code {
-        if (const std::size_t n = all.size(); n != 0)
-            throw coded_error(TENURE_BUSY,
-                              "the device still has " + std::to_string(n) + " arenas and groups");
-        device->mark.store(0, std::memory_order_release);
+    if (device == nullptr) return not_a("device");
+    return guarded([&]() -> tenure_code {
+        const auto can_go = [&] {
+            if (const std::size_t n = device->inside->size(); n != 0)
+                throw coded_error(TENURE_BUSY,
+                                  "the device still has " + std::to_string(n) + " arenas and groups");
+            return true;
+        };
+        if (!close_handle(*device, handle::device, can_go)) return not_a("device");
         device->inside.reset();
         return TENURE_OK;
     });
@@ -334,9 +340,13 @@ tenure_code tenure_arena_find(tenure_device* device, const char* path, tenure_ar
 tenure_code tenure_arena_destroy(tenure_arena* arena, uint32_t flags) {
     if ((flags & ~std::uint32_t{TENURE_RELEASE_LIVE}) != 0)
         return fail(TENURE_INVALID_ARGUMENT, "unknown flags");
-    return with_arena(arena, [&](tenure_arena& a) -> tenure_code {
-        a.owner->destroy(a, (flags & TENURE_RELEASE_LIVE) != 0);
-        return TENURE_OK;
+    // Not inside of the arena, for whose calls it waits, but of its device.
+    if (arena == nullptr || arena->mark.load() == 0) return not_a("arena");
+    const inside here(arena->owner, handle::device);
+    if (!here) return not_a("arena");
+    return guarded([&]() -> tenure_code {
+        const bool was_there = arena->owner->inside->destroy(*arena, (flags & TENURE_RELEASE_LIVE) != 0);
+        return was_there ? TENURE_OK : not_a("arena");
     });
 }
 
@@ -344,7 +354,8 @@ tenure_code tenure_arena_set(tenure_arena* arena, const char* settings, uint64_t
     return with_arena(arena, [&](tenure_arena& a) -> tenure_code {
         const arena_entry wanted = parse_tenant(a.path, text_of(settings));
         if (!wanted.policy.empty()) throw std::invalid_argument("the policy of an arena cannot be changed");
-        if (const arena_entry* const line = a.owner->from_operator(a.path)) refuse_operators(*line, wanted);
+        if (const arena_entry* const line = a.owner->inside->from_operator(a.path))
+            refuse_operators(*line, wanted);
 
         const meter_reading now = a.node->read();
         const std::size_t min = wanted.given.min ? wanted.limits.min : now.min;
@@ -374,25 +385,25 @@ tenure_code tenure_arena_set(tenure_arena* arena, const char* settings, uint64_t
 
 tenure_code tenure_allocate(tenure_arena* arena, void* stream, size_t bytes, size_t alignment,
                             void** pointer) {
-    tenure_code code = TENURE_OK;
     if (pointer == nullptr) return is_null("pointer");
-    if (!has_memory(arena, code)) return code;
+    const memory_call here(arena);
+    if (!here) return here.refusal();
     return answer(
         arena->memory->try_allocate(to_stream(stream), bytes, alignment == 0 ? default_alignment : alignment),
         pointer);
 }
 
 tenure_code tenure_free(tenure_arena* arena, void* stream, void* pointer, size_t bytes) {
-    tenure_code code = TENURE_OK;
-    if (!has_memory(arena, code)) return code;
+    const memory_call here(arena);
+    if (!here) return here.refusal();
     const deallocate_result r = arena->memory->try_deallocate(to_stream(stream), pointer, bytes);
     return r ? TENURE_OK : fail(r.error());
 }
 
 tenure_code tenure_allocate_sync(tenure_arena* arena, size_t bytes, size_t alignment, void** pointer) {
-    tenure_code code = TENURE_OK;
     if (pointer == nullptr) return is_null("pointer");
-    if (!has_memory(arena, code)) return code;
+    const memory_call here(arena);
+    if (!here) return here.refusal();
     return guarded([&]() -> tenure_code {
         *pointer = arena->memory->allocate_sync(bytes, alignment == 0 ? default_alignment : alignment);
         return TENURE_OK;
@@ -400,32 +411,32 @@ tenure_code tenure_allocate_sync(tenure_arena* arena, size_t bytes, size_t align
 }
 
 tenure_code tenure_free_sync(tenure_arena* arena, void* pointer, size_t bytes) {
-    tenure_code code = TENURE_OK;
-    if (!has_memory(arena, code)) return code;
+    const memory_call here(arena);
+    if (!here) return here.refusal();
     const misuse_catcher caught;
     arena->memory->deallocate_sync(pointer, bytes);
     return caught.code();
 }
 
 tenure_code tenure_release(tenure_arena* arena, void* pointer) {
-    tenure_code code = TENURE_OK;
-    if (!has_memory(arena, code)) return code;
+    const memory_call here(arena);
+    if (!here) return here.refusal();
     const misuse_catcher caught;
     arena->memory->release(pointer);
     return caught.code();
 }
 
 tenure_code tenure_record_use(tenure_arena* arena, void* pointer, void* stream) {
-    tenure_code code = TENURE_OK;
-    if (!has_memory(arena, code)) return code;
+    const memory_call here(arena);
+    if (!here) return here.refusal();
     const misuse_catcher caught;
     arena->memory->record_use(pointer, to_stream(stream));
     return caught.code();
 }
 
 int tenure_owns(const tenure_arena* arena, const void* pointer) {
-    return is(arena, handle::arena) && arena->memory && arena->memory->owns(const_cast<void*>(pointer)) ? 1
-                                                                                                        : 0;
+    const inside here(arena, handle::arena);
+    return here && arena->memory && arena->memory->owns(const_cast<void*>(pointer)) ? 1 : 0;
 }
 
 tenure_code tenure_trim(tenure_arena* arena, uint64_t keep, uint64_t* given_back) {
@@ -437,11 +448,80 @@ tenure_code tenure_trim(tenure_arena* arena, uint64_t keep, uint64_t* given_back
 }
 
 tenure_code tenure_release_captured(tenure_arena* arena, uint64_t capture) {
-    tenure_code code = TENURE_OK;
-    if (!has_memory(arena, code)) return code;
+    const memory_call here(arena);
+    if (!here) return here.refusal();
     return arena->arena->release_captured(capture)
                ? TENURE_OK
                : fail(TENURE_NOT_SUPPORTED, "this arena's policy keeps nothing for graphs");
+}
+
+// ---- blocks that several hold ----
+
+tenure_code tenure_share(tenure_arena* arena, void* stream, void* pointer, size_t bytes,
+                         tenure_shared** block) {
+    if (block == nullptr) return is_null("block");
+    shared_blocks::retry();
+    const memory_call here(arena);
+    if (!here) return here.refusal();
+    if (pointer != nullptr && !arena->memory->owns(pointer))
+        return fail(TENURE_FOREIGN_POINTER, "no live block of this arena starts there");
+    return guarded([&]() -> tenure_code {
+        auto made = std::make_unique<tenure_shared>();
+        const opened_device& device = arena->owner->inside->device();
+        made->arena = arena;
+        made->stream = stream;
+        made->pointer = pointer;
+        made->bytes = bytes;
+        made->device_type = device.host() ? dlpack::cpu : dlpack::cuda;
+        made->ordinal = device.ordinal();
+        *block = made.release();
+        return TENURE_OK;
+    });
+}
+
+void tenure_shared_anywhere(tenure_shared* block) {
+    if (block != nullptr) block->anywhere.store(true, std::memory_order_relaxed);
+}
+
+tenure_code tenure_shared_drop(tenure_shared* block) {
+    return block == nullptr ? TENURE_OK : shared_blocks::let_go(*block);
+}
+
+tenure_code tenure_dlpack_export(tenure_shared* block, int32_t type, int32_t bits, int32_t dimensions,
+                                 const int64_t* shape, int32_t version, void** managed, const char** name) {
+    if (block == nullptr) return is_null("block");
+    if (managed == nullptr) return is_null("managed");
+    if (name == nullptr) return is_null("name");
+    if (shape == nullptr && dimensions != 0) return is_null("shape");
+    if (type < 0 || type > 255 || bits <= 0 || bits > 255 || bits % 8 != 0 || dimensions < 0)
+        return fail(TENURE_INVALID_ARGUMENT, "there is no such type, or no such number of dimensions");
+    if (!dlpack::fits(block->bytes, static_cast<std::size_t>(bits) / 8, dimensions, shape))
+        return fail(TENURE_INVALID_ARGUMENT, "an array of that shape is larger than the block");
+    return guarded([&]() -> tenure_code {
+        dlpack::tensor described;
+        described.data = block->pointer;
+        described.device_type = block->device_type;
+        described.device_id = block->ordinal;
+        described.dimensions = dimensions;
+        described.type_code = static_cast<std::uint8_t>(type);
+        described.type_bits = static_cast<std::uint8_t>(bits);
+        if (version == 0) {
+            *managed = dlpack::made_for<dlpack::managed>(*block, described, shape);
+            *name = dlpack::managed::name;
+        } else {
+            *managed = dlpack::made_for<dlpack::versioned>(*block, described, shape);
+            *name = dlpack::versioned::name;
+        }
+        return TENURE_OK;
+    });
+}
+
+tenure_capsule_destructor tenure_dlpack_destructor(int (*is_valid)(void*, const char*),
+                                                   void* (*pointer)(void*, const char*)) {
+    if (is_valid == nullptr || pointer == nullptr) return nullptr;
+    dlpack::python_is_valid.store(is_valid);
+    dlpack::python_pointer.store(pointer);
+    return &dlpack::drop_capsule;
 }
 
 // ---- what there is to see ----
@@ -491,9 +571,9 @@ tenure_code tenure_arenas_json(tenure_device* device, char** text) {
 }
 
 tenure_code tenure_snapshot_json(const tenure_arena* arena, char** text) {
-    tenure_code code = TENURE_OK;
     if (text == nullptr) return is_null("text");
-    if (!has_memory(arena, code)) return code;
+    const memory_call here(arena);
+    if (!here) return here.refusal();
     return guarded([&]() -> tenure_code {
         *text = copy_of(snapshot_text(arena->path, arena->memory->snapshot()));
         return TENURE_OK;
@@ -501,8 +581,8 @@ tenure_code tenure_snapshot_json(const tenure_arena* arena, char** text) {
 }
 
 tenure_code tenure_validate(const tenure_arena* arena) {
-    tenure_code code = TENURE_OK;
-    if (!has_memory(arena, code)) return code;
+    const memory_call here(arena);
+    if (!here) return here.refusal();
     return arena->memory->validate() ? TENURE_OK
                                      : fail(TENURE_INTERNAL, "an invariant of the arena does not hold");
 }

@@ -4,7 +4,8 @@
 /// What a call answers: codes, and what this thread knows about its last failure.
 ///
 /// Invariants:
-///   1. Nothing here throws or takes host memory: reporting a failure cannot fail.
+///   1. Nothing here throws, and once the thread's first failure has made room for the texts (glibc ends the program where
+///      it cannot), nothing takes host memory: reporting a failure does not fail.
 ///   2. A success touches nothing here; the hot path pays nothing for it.
 ///
 /// Thread-safety: everything is the calling thread's own.
@@ -23,6 +24,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string_view>
+#include <utility>
 
 namespace tenure::c {
 
@@ -39,6 +41,7 @@ class coded_error : public std::runtime_error {
 struct last_failure {
     std::array<char, 1024> text{};
     std::optional<allocation_failure> allocation{};
+    bool kept = false; ///< by an `untold`
 
     static last_failure& of_this_thread() noexcept {
         thread_local last_failure f;
@@ -48,7 +51,9 @@ struct last_failure {
 
 /// Effects: `text` is this thread's last error. Returns: `code`.
 inline tenure_code fail(tenure_code code, std::string_view text) noexcept {
-    auto& to = last_failure::of_this_thread().text;
+    last_failure& last = last_failure::of_this_thread();
+    if (last.kept) return code;
+    auto& to = last.text;
     const std::size_t n = std::min(text.size(), to.size() - 1);
     std::memcpy(to.data(), text.data(), n);
     to[n] = '\0';
@@ -72,6 +77,11 @@ constexpr tenure_code code_of(status s) noexcept {
     case status::failed: return TENURE_DRIVER;
     }
     return TENURE_INTERNAL;
+}
+
+/// Returns: whether the code for it is one that tenure_get_failure explains.
+constexpr bool is_refusal(status s) noexcept {
+    return s == status::out_of_memory || s == status::over_limit;
 }
 
 constexpr tenure_code code_of(const allocation_failure& f) noexcept {
@@ -103,7 +113,7 @@ constexpr tenure_code code_of(misuse_kind k) noexcept {
 }
 
 inline tenure_code fail(const allocation_failure& f) noexcept {
-    last_failure::of_this_thread().allocation = f;
+    if (last_failure& last = last_failure::of_this_thread(); !last.kept) last.allocation = f;
     try {
         return fail(code_of(f), f.text());
     } catch (...) { // no host memory for the sentence
@@ -122,8 +132,22 @@ inline tenure_code fail(const misuse& m) noexcept {
 inline tenure_code fail(status s, const char* doing) noexcept {
     char text[128];
     std::snprintf(text, sizeof text, "%s: the device said %s", doing, to_string(s));
+    last_failure& last = last_failure::of_this_thread();
+    if (!last.kept && is_refusal(s)) last.allocation.reset(); // it is of an older one
     return fail(code_of(s), text);
 }
+
+/// While it lives, this thread's last failure stays what it is: for what may run in the middle of anything.
+class untold {
+  public:
+    untold() noexcept : before_(std::exchange(last_failure::of_this_thread().kept, true)) {}
+    untold(const untold&) = delete;
+    untold& operator=(const untold&) = delete;
+    ~untold() { last_failure::of_this_thread().kept = before_; }
+
+  private:
+    bool before_;
+};
 
 /// Returns: what `f` returns; for what it throws, the code and this thread's last error.
 template <class F>
@@ -137,6 +161,7 @@ tenure_code guarded(F&& f) noexcept {
     } catch (const tenure::invalid_alignment& e) {
         return fail(TENURE_INVALID_ARGUMENT, e.what());
     } catch (const driver_error& e) {
+        if (is_refusal(e.code())) last_failure::of_this_thread().allocation.reset();
         return fail(code_of(e.code()), e.what());
     } catch (const not_admitted& e) {
         return fail(TENURE_NOT_ADMITTED, e.what());

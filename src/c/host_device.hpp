@@ -34,6 +34,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <new>
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -110,8 +111,9 @@ class host_device {
         if (properties.peers != 0) return status::not_supported;
         const std::lock_guard lock(mutex_);
         const pool_handle handle = to_handle(++last_pool_);
-        pools_[handle] = {properties.max_bytes == 0 ? no_limit : round_up(properties.max_bytes, granularity),
-                          0};
+        const std::size_t max =
+            properties.max_bytes == 0 ? no_limit : saturating_round_up(properties.max_bytes);
+        if (!noted(pools_, handle, {max, 0})) return status::out_of_memory;
         return handle;
     }
 
@@ -166,7 +168,10 @@ class host_device {
         const std::lock_guard lock(mutex_);
         void* const p = map_aligned(n, std::max(alignment, granularity), PROT_NONE);
         if (p == nullptr) return status::out_of_memory;
-        reservations_.emplace(to_address(p), n);
+        if (!noted(reservations_, to_address(p), n)) {
+            ::munmap(p, n);
+            return status::out_of_memory;
+        }
         return p;
     }
 
@@ -187,7 +192,7 @@ class host_device {
         if (file_ < 0) file_ = ::memfd_create("tenure", MFD_CLOEXEC);
         if (file_ < 0 || ::ftruncate(file_, static_cast<off_t>(end_of_file_ + n)) != 0) return status::failed;
         const memory_handle handle = ++last_memory_;
-        memory_[handle] = {end_of_file_, n, 0, false};
+        if (!noted(memory_, handle, {end_of_file_, n, 0, false})) return status::out_of_memory;
         end_of_file_ += n; // offsets are never used twice, so that what is new reads zero
         reserved_ += n;
         return handle;
@@ -210,10 +215,12 @@ class host_device {
         if (!is_aligned(address, granularity) || !reserved_at(address, it->second.bytes) ||
             mapped_in(address, it->second.bytes))
             return status::invalid_value;
+        if (!noted(mappings_, address, h)) return status::out_of_memory;
         if (::mmap(p, it->second.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file_,
-                   static_cast<off_t>(it->second.offset)) == MAP_FAILED)
+                   static_cast<off_t>(it->second.offset)) == MAP_FAILED) {
+            mappings_.erase(address);
             return status::out_of_memory;
-        mappings_[address] = h;
+        }
         ++it->second.mappings;
         return status::ok;
     }
@@ -262,6 +269,18 @@ class host_device {
 
     static pool_handle to_handle(std::uintptr_t n) noexcept { return reinterpret_cast<pool_handle>(n); }
 
+    /// Returns: whether the host had memory for the new entry.
+    template <class Map>
+    static bool noted(Map& map, const typename Map::key_type& key,
+                      const typename Map::mapped_type& value) noexcept {
+        try {
+            map.emplace(key, value);
+            return true;
+        } catch (const std::bad_alloc&) {
+            return false;
+        }
+    }
+
     static std::size_t saturating_round_up(std::size_t n) noexcept {
         return n > no_limit - granularity ? no_limit : round_up(n, granularity);
     }
@@ -291,7 +310,10 @@ class host_device {
         if (taken > capacity_ - reserved_) return status::out_of_memory;
         void* const p = map_aligned(taken, granularity, PROT_READ | PROT_WRITE);
         if (p == nullptr) return status::out_of_memory;
-        pieces_.emplace(to_address(p), taken);
+        if (!noted(pieces_, to_address(p), taken)) {
+            ::munmap(p, taken);
+            return status::out_of_memory;
+        }
         reserved_ += taken;
         return p;
     }

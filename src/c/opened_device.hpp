@@ -38,6 +38,8 @@ class opened_device {
 
     [[nodiscard]] virtual result<stream_handle, status> create_stream() = 0;
     virtual status synchronize(stream_handle stream) noexcept = 0;
+    /// Effects: the host waits for all work of the device.
+    virtual status synchronize_all() noexcept = 0;
     virtual status destroy_stream(stream_handle stream) = 0;
 };
 
@@ -55,6 +57,7 @@ class opened_device_of : public opened_device {
     }
     result<device_memory, status> memory() noexcept override { return device_.memory(); }
     status synchronize(stream_handle stream) noexcept override { return device_.synchronize(stream); }
+    status synchronize_all() noexcept override { return device_.synchronize(); }
 
   protected:
     Device device_;

@@ -9,13 +9,16 @@
 ///
 /// Invariants:
 ///   1. What a handle points to is never freed: destroyed, it is emptied and marked, so that whoever still uses it is
-///      told. That costs some 150 bytes of host memory for each that ever was.
+///      told. That costs some 200 bytes of host memory for each that ever was.
 ///   2. Nothing is destroyed that others stand under.
 ///   3. What `TENURE_ARENAS` says of a path holds over what the program says.
 ///
-/// Complexity: logarithmic in the tenants. Thread-safety: thread-safe; destroyed is only what nobody uses meanwhile.
+///   4. A child of `fork` has none of its parent's handles: there they are as if closed.
+///
+/// Complexity: logarithmic in the tenants. Thread-safety: thread-safe; what is destroyed is waited for (`inside.hpp`).
 
 #include "failure.hpp"
+#include "inside.hpp"
 #include "opened_device.hpp"
 #include "settings.hpp"
 
@@ -27,7 +30,7 @@
 #include <tenure/tenancy/arenas_view.hpp>
 #include <tenure/tenure.h>
 
-#include <atomic>
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -42,17 +45,11 @@
 #include <utility>
 #include <vector>
 
+#include <pthread.h>
+
 namespace tenure::c {
 
 class tenants;
-
-/// What both handles begin with.
-struct handle {
-    static constexpr std::uint32_t device = 0x74656e64;
-    static constexpr std::uint32_t arena = 0x74656e61;
-
-    std::atomic<std::uint32_t> mark{0}; ///< one of these, or 0: there is nothing behind it any more
-};
 
 } // namespace tenure::c
 
@@ -63,7 +60,7 @@ struct tenure_device : tenure::c::handle {
 struct tenure_arena : tenure::c::handle {
     std::optional<tenure::resource_ref> memory; ///< of an arena; a group has none
     tenure::meter* node = nullptr;
-    tenure::c::tenants* owner = nullptr;
+    tenure_device* owner = nullptr; ///< may be closed when this is
 
     tenure_arena* parent = nullptr;
     std::size_t children = 0;
@@ -87,14 +84,26 @@ struct library {
         return only;
     }
 
-    tenure_device& new_device() {
-        const std::lock_guard lock(mutex);
-        return *devices.emplace_back(std::make_unique<tenure_device>());
-    }
+    tenure_device& keep(std::unique_ptr<tenants> opened);
     /// Effects: `arena` is kept; if this throws, it is still the caller's.
     void keep(std::unique_ptr<tenure_arena>& arena) {
         const std::lock_guard lock(mutex);
         arenas.push_back(std::move(arena));
+    }
+
+  private:
+    library() {
+        (void)::pthread_atfork([] { get().mutex.lock(); }, [] { get().mutex.unlock(); },
+                               [] {
+                                   get().forget_all();
+                                   get().mutex.unlock();
+                               });
+    }
+
+    void forget_all() noexcept {
+        for (const auto& d : devices) d->mark.store(0);
+        for (const auto& a : arenas) a->mark.store(0);
+        call_slots::forget_others();
     }
 };
 
@@ -119,6 +128,7 @@ class tenants {
             if (const arena_entry* any = any_beside(path)) {
                 entry = *any;
                 entry.path = path;
+                if (kind == tenant_kind::group) entry.policy.clear(); // it is for the arenas beside
             }
         return all_or_none(
             [&](made_here& made) -> tenure_arena& { return make(std::move(entry), kind, made); });
@@ -132,6 +142,9 @@ class tenants {
         all_or_none([&](made_here& made) {
             for (const arena_entry& e : config.entries()) {
                 if (e.name() == "*") {
+                    any_after.erase(std::remove_if(any_after.begin(), any_after.end(),
+                                                   [&](const arena_entry& o) { return o.path == e.path; }),
+                                    any_after.end());
                     any_after.push_back(e);
                     continue;
                 }
@@ -151,19 +164,25 @@ class tenants {
         return find_locked(path);
     }
 
-    /// See tenure_arena_destroy. Throws: `coded_error`.
-    void destroy(tenure_arena& a, bool release_live) {
+    /// See tenure_arena_destroy. Returns: whether it was there. Throws: `coded_error`.
+    bool destroy(tenure_arena& a, bool release_live) {
         const std::lock_guard lock(mutex_);
-        if (a.children != 0)
-            throw coded_error(TENURE_BUSY,
-                              std::to_string(a.children) + " tenants stand below \"" + a.path + "\"");
-        if (a.memory && !release_live)
-            if (const usage_counters u = a.memory->usage(); u.blocks.current != 0 || u.captured != 0)
+        const auto can_go = [&] {
+            if (a.children != 0)
+                throw coded_error(TENURE_BUSY,
+                                  std::to_string(a.children) + " tenants stand below \"" + a.path + "\"");
+            if (!a.memory || release_live) return true;
+            const usage_counters u = a.memory->usage();
+            if (u.blocks.current != 0 || u.captured != 0)
                 throw coded_error(TENURE_LIVE_BLOCKS,
                                   "arena \"" + a.path + "\" has " + std::to_string(u.blocks.current) +
                                       " live blocks of " + format_bytes(u.requested.current) +
                                       ", and keeps " + format_bytes(u.captured) + " for graphs");
+            return true;
+        };
+        if (!close_handle(a, handle::arena, can_go)) return false;
         remove(a);
+        return true;
     }
 
     /// Returns: the operator's line for `path`, or null.
@@ -178,6 +197,8 @@ class tenants {
     [[nodiscard]] std::vector<arena_row> rows() const { return view_.read(); }
 
   private:
+    friend struct library;
+
     /// Returns: what `f` returns; if it throws, what it had made is gone again.
     template <class F>
     std::invoke_result_t<F&, made_here&> all_or_none(F&& f) {
@@ -279,7 +300,7 @@ class tenants {
         }
         made.push_back(&a);
         a.path = std::move(entry.path);
-        a.owner = this;
+        a.owner = handle_;
         a.parent = parent;
         if (parent != nullptr) ++parent->children;
         a.mark.store(handle::arena, std::memory_order_release);
@@ -320,6 +341,7 @@ class tenants {
         a.path = {};
     }
 
+    tenure_device* handle_ = nullptr;
     const std::unique_ptr<opened_device> device_;
     const arena_config operator_;
     arenas_view view_;
@@ -327,5 +349,14 @@ class tenants {
     std::map<std::string, tenure_arena*, std::less<>> by_path_;
     std::vector<arena_entry> any_; ///< the lines "*" of the program
 };
+
+inline tenure_device& library::keep(std::unique_ptr<tenants> opened) {
+    const std::lock_guard lock(mutex);
+    tenure_device& made = *devices.emplace_back(std::make_unique<tenure_device>());
+    opened->handle_ = &made;
+    made.inside = std::move(opened);
+    made.mark.store(handle::device, std::memory_order_release);
+    return made;
+}
 
 } // namespace tenure::c

@@ -10,7 +10,12 @@
 #include <cstring>
 #include <string>
 #include <thread>
+#include <type_traits>
+#include <utility>
 #include <vector>
+
+#include <sys/wait.h>
+#include <unistd.h>
 
 namespace {
 
@@ -83,7 +88,7 @@ TEST_CASE("C: a block of every policy can be written, read, freed and had again"
     }
     REQUIRE(policies.size() == 7);
 
-    const opened sim;
+    const opened sim("capacity=256MiB shelf=0");
     for (const std::string& policy : policies) {
         CAPTURE(policy);
         tenure_arena* const a = sim.arena("job", ("max=64MiB policy=" + policy).c_str());
@@ -121,7 +126,7 @@ TEST_CASE("C: a block of every policy can be written, read, freed and had again"
         CHECK(tenure_stream_destroy(sim.device, stream) == TENURE_OK);
         destroy(a);
     }
-    CHECK(sim.free_bytes() <= 256 * MiB);
+    CHECK(sim.free_bytes() == 256 * MiB); // nothing has leaked
 }
 
 TEST_CASE("C: the limit holds, and the failure says whose it was", "[c]") {
@@ -303,6 +308,12 @@ TEST_CASE("C: a whole tree from one text, all of it or nothing", "[c]") {
     CHECK(statistics(a).min == 8 * MiB);
     tenure_arena* const c = sim.arena("gpu/c");
     CHECK(statistics(c).max == 4 * MiB);
+    REQUIRE(tenure_arenas_create(sim.device, "* max=3MiB") == TENURE_OK);
+    REQUIRE(tenure_arenas_create(sim.device, "* max=2MiB policy=caching") == TENURE_OK);
+    tenure_arena* const d = sim.arena("d");
+    CHECK(statistics(d).max == 2 * MiB);              // the later line
+    tenure_arena* const beside = sim.group("beside"); // the policy beside is none of a group's
+    CHECK(statistics(beside).max == 2 * MiB);
 
     char* text = nullptr;
     REQUIRE(tenure_arenas_json(sim.device, &text) == TENURE_OK);
@@ -324,7 +335,7 @@ TEST_CASE("C: a whole tree from one text, all of it or nothing", "[c]") {
     CHECK(tenure_arena_set(a, "min=512MiB max=none", nullptr) == TENURE_NOT_ADMITTED);
     CHECK(statistics(a).max == 64 * MiB);
     CHECK(tenure_arena_set(a, "policy=remap", nullptr) == TENURE_INVALID_CONFIGURATION);
-    for (tenure_arena* t : {a, b, c, gpu}) destroy(t);
+    for (tenure_arena* t : {a, b, c, d, beside, gpu}) destroy(t);
 }
 
 TEST_CASE("C: what the operator says holds over what the program says", "[c]") {
@@ -455,6 +466,210 @@ TEST_CASE("C: a picture of an arena", "[c]") {
     CHECK(picture.find("\"address\":" + std::to_string(reinterpret_cast<std::uintptr_t>(p))) !=
           std::string::npos);
     CHECK(tenure_free(a, nullptr, p, 1000) == TENURE_OK);
+    destroy(a);
+}
+
+namespace {
+
+struct tensor {
+    void* data;
+    std::int32_t device_type, device_id, dimensions;
+    std::uint8_t code, bits;
+    std::uint16_t lanes;
+    std::int64_t *shape, *strides;
+    std::uint64_t offset;
+};
+struct managed {
+    struct tensor tensor;
+    void* context;
+    void (*deleter)(void*);
+};
+struct versioned {
+    std::uint32_t major, minor;
+    void* context;
+    void (*deleter)(void*);
+    std::uint64_t flags;
+    struct tensor tensor;
+};
+
+/// A capsule of Python's, as far as its destructor sees it.
+struct capsule {
+    const char* name;
+    void* pointer;
+    static int is_valid(void* c, const char* name) {
+        return std::strcmp(static_cast<capsule*>(c)->name, name) == 0 ? 1 : 0;
+    }
+    static void* get(void* c, const char*) { return static_cast<capsule*>(c)->pointer; }
+};
+
+struct shared {
+    shared(tenure_arena* a, std::size_t bytes, void* stream = nullptr) {
+        REQUIRE(tenure_allocate(a, stream, bytes, 0, &pointer) == TENURE_OK);
+        REQUIRE(tenure_share(a, stream, pointer, bytes, &block) == TENURE_OK);
+    }
+    template <class Form>
+    Form* lend(const std::vector<std::int64_t>& shape, capsule* in = nullptr) const {
+        void* made = nullptr;
+        const char* name = nullptr;
+        REQUIRE(tenure_dlpack_export(block, 2, 32, static_cast<std::int32_t>(shape.size()), shape.data(),
+                                     std::is_same_v<Form, versioned> ? 1 : 0, &made, &name) == TENURE_OK);
+        if (in != nullptr) *in = {name, made};
+        return static_cast<Form*>(made);
+    }
+    void* pointer = nullptr;
+    tenure_shared* block = nullptr;
+};
+
+} // namespace
+
+TEST_CASE("C: a block that several hold is freed by the last", "[c][dlpack]") {
+    const opened sim;
+    tenure_arena* const a = sim.arena("a");
+    const shared s(a, 24 * sizeof(float));
+    auto* const old = s.lend<managed>({2, 3, 4});
+    auto* const now = s.lend<versioned>({24});
+    CHECK(old->tensor.data == s.pointer);
+    CHECK(old->tensor.device_type == 1);
+    CHECK(old->tensor.dimensions == 3);
+    CHECK(old->tensor.code == 2);
+    CHECK(old->tensor.bits == 32);
+    CHECK(old->tensor.lanes == 1);
+    CHECK(std::vector<std::int64_t>(old->tensor.shape, old->tensor.shape + 3) ==
+          std::vector<std::int64_t>{2, 3, 4});
+    CHECK(std::vector<std::int64_t>(old->tensor.strides, old->tensor.strides + 3) ==
+          std::vector<std::int64_t>{12, 4, 1});
+    CHECK(now->major == 1);
+    CHECK(now->tensor.shape[0] == 24);
+
+    void* made = nullptr;
+    const char* name = nullptr;
+    for (const std::vector<std::int64_t>& wrong :
+         {std::vector<std::int64_t>{25}, {5, 5}, {-1}, {INT64_MAX, INT64_MAX}, {1 << 30, 1 << 30, 16}})
+        CHECK(tenure_dlpack_export(s.block, 2, 32, static_cast<std::int32_t>(wrong.size()), wrong.data(), 0,
+                                   &made, &name) == TENURE_INVALID_ARGUMENT);
+    CHECK(tenure_dlpack_export(s.block, 2, 7, 0, nullptr, 0, &made, &name) == TENURE_INVALID_ARGUMENT);
+    CHECK(tenure_dlpack_export(nullptr, 2, 32, 0, nullptr, 0, &made, &name) == TENURE_INVALID_ARGUMENT);
+
+    CHECK(tenure_shared_drop(s.block) == TENURE_OK);
+    now->deleter(now);
+    CHECK(statistics(a).blocks == 1);
+    std::thread([old] { old->deleter(old); }).join(); // a thread that the library has not seen
+    CHECK(statistics(a).blocks == 0);
+
+    // What nobody takes out of a capsule ends with it; what was taken has another name.
+    const tenure_capsule_destructor end = tenure_dlpack_destructor(&capsule::is_valid, &capsule::get);
+    REQUIRE(end != nullptr);
+    CHECK(tenure_dlpack_destructor(nullptr, &capsule::get) == nullptr);
+    const shared t(a, 400);
+    capsule kept{};
+    capsule taken{};
+    t.lend<managed>({100}, &kept);
+    auto* const mine = t.lend<versioned>({0, 7}, &taken);
+    CHECK(std::string(kept.name) == "dltensor");
+    CHECK(std::string(taken.name) == "dltensor_versioned");
+    taken.name = "used_dltensor_versioned";
+    end(&kept);
+    end(&taken);
+    CHECK(tenure_shared_drop(t.block) == TENURE_OK);
+    CHECK(statistics(a).blocks == 1);
+    mine->deleter(mine);
+    CHECK(statistics(a).blocks == 0);
+
+    tenure_shared* none = nullptr;
+    int here = 0;
+    CHECK(tenure_share(a, nullptr, &here, 4, &none) == TENURE_FOREIGN_POINTER);
+    REQUIRE(tenure_share(a, nullptr, nullptr, 0, &none) == TENURE_OK); // an empty array
+    CHECK(tenure_shared_drop(none) == TENURE_OK);
+    CHECK(tenure_shared_drop(nullptr) == TENURE_OK);
+
+    const shared after(a, 100);
+    auto* const last = after.lend<managed>({25});
+    CHECK(tenure_arena_destroy(a, TENURE_RELEASE_LIVE) == TENURE_OK);
+    CHECK(tenure_shared_drop(after.block) == TENURE_OK);
+    last->deleter(last);
+}
+
+TEST_CASE("C: a free for streams that nobody names needs none of them", "[c][dlpack]") {
+    const opened sim;
+    for (const char* policy : {"policy=remap", "policy=best_fit", "policy=caching", "policy=async"}) {
+        CAPTURE(policy);
+        tenure_arena* const a = sim.arena("a", policy);
+        void* stream = nullptr;
+        REQUIRE(tenure_stream_create(sim.device, &stream) == TENURE_OK);
+        const shared s(a, MiB, stream);
+        tenure_shared_anywhere(s.block);
+        REQUIRE(tenure_stream_destroy(sim.device, stream) == TENURE_OK);
+        CHECK(tenure_shared_drop(s.block) == TENURE_OK);
+        CHECK(statistics(a).blocks == 0);
+        destroy(a);
+    }
+    tenure_shared_anywhere(nullptr);
+}
+
+TEST_CASE("C: an arena is destroyed while no call is in it", "[c][threads]") {
+    const opened sim;
+    std::atomic<tenure_arena*> now{sim.arena("a", "policy=fronted_best_fit")};
+    std::atomic<bool> stop{false};
+    std::atomic<int> wrong{0};
+    const auto fits = [](tenure_code c) { return c == TENURE_OK || c == TENURE_INVALID_HANDLE; };
+    std::vector<std::thread> users;
+    for (int t = 0; t < 3; ++t)
+        users.emplace_back([&] {
+            while (!stop) {
+                tenure_arena* const a = now;
+                void* p = nullptr;
+                tenure_code c = tenure_allocate(a, nullptr, 1000, 0, &p);
+                wrong += !fits(c);
+                if (c != TENURE_OK) continue;
+                tenure_shared* block = nullptr;
+                c = tenure_share(a, nullptr, p, 1000, &block);
+                wrong += !fits(c);
+                if (c == TENURE_OK) wrong += tenure_shared_drop(block) != TENURE_OK;
+                tenure_statistics s{};
+                s.size = sizeof s;
+                wrong += !fits(tenure_get_statistics(a, &s));
+                wrong += !fits(tenure_arena_set(a, "weight=7", nullptr));
+            }
+        });
+    std::thread rival([&] {
+        while (!stop) {
+            const tenure_code c = tenure_arena_destroy(now, TENURE_KEEP_LIVE);
+            wrong += !fits(c) && c != TENURE_LIVE_BLOCKS;
+        }
+    });
+    for (int i = 0; i < 200; ++i) {
+        wrong += !fits(tenure_arena_destroy(now, TENURE_RELEASE_LIVE));
+        tenure_arena* made = nullptr;
+        wrong += tenure_arena_create(sim.device, "a", "policy=fronted_best_fit", &made) != TENURE_OK;
+        now = made;
+    }
+    stop = true;
+    for (std::thread& t : users) t.join();
+    rival.join();
+    CHECK(wrong == 0);
+    CHECK(fits(tenure_arena_destroy(now, TENURE_RELEASE_LIVE)));
+}
+
+TEST_CASE("C: a child of fork has no handles", "[c]") {
+    const opened sim;
+    tenure_arena* const a = sim.arena("a");
+    void* p = nullptr;
+    REQUIRE(tenure_allocate(a, nullptr, 100, 0, &p) == TENURE_OK);
+    const ::pid_t child = ::fork();
+    if (child == 0) {
+        bool right = tenure_free(a, nullptr, p, 100) == TENURE_INVALID_HANDLE;
+        right = right && tenure_device_close(sim.device) == TENURE_INVALID_HANDLE;
+        tenure_device* own = nullptr;
+        right = right && tenure_device_open("sim", nullptr, &own) == TENURE_OK;
+        right = right && tenure_arena_create(own, "a", nullptr, nullptr) == TENURE_INVALID_ARGUMENT;
+        right = right && tenure_device_close(own) == TENURE_OK;
+        ::_exit(right ? 0 : 1);
+    }
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
+    CHECK(statistics(a).blocks == 1);
+    CHECK(tenure_free(a, nullptr, p, 100) == TENURE_OK);
     destroy(a);
 }
 

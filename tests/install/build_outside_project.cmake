@@ -1,12 +1,18 @@
-# Builds tests/install against tenure and runs the program.
+# Builds tests/install against tenure and runs the program, in a folder of its own that is not in the source tree.
 #   -D WAY=package        tenure is installed into an empty folder and found there with find_package
 #   -D WAY=debian         the same with the Debian package, unpacked there
 #   -D WAY=subdirectory   tenure's source is added with add_subdirectory
 #   -D SOURCE=... -D BUILD=... (tenure's own)  -D GENERATOR=... -D COMPILER=...
+#   -D FAKE_PROGRAM=...   a program that uses CUDA, for `tenure run` (package)
 cmake_minimum_required(VERSION 3.22)
 
-set(work ${BUILD}/tests/outside_${WAY})
-file(REMOVE_RECURSE ${work})
+find_program(mktemp mktemp REQUIRED)
+execute_process(COMMAND ${mktemp} -d OUTPUT_VARIABLE work OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+file(COPY ${CMAKE_CURRENT_LIST_DIR}/CMakeLists.txt ${CMAKE_CURRENT_LIST_DIR}/main.cpp ${CMAKE_CURRENT_LIST_DIR}/c
+    ${SOURCE}/examples/c/tenants.c DESTINATION ${work}/project)
+foreach(variable LIBRARY TORCH_LIBRARY PRELOAD_LIBRARY COMMAND CLI ARENAS)
+    unset(ENV{TENURE_${variable}})
+endforeach()
 
 function(run)
     execute_process(COMMAND ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
@@ -35,6 +41,7 @@ elseif(WAY STREQUAL "debian")
     find_program(dpkg_deb dpkg-deb)
     if(NOT dpkg_deb)
         message(STATUS "tenure: not tested: there is no dpkg-deb here")
+        file(REMOVE_RECURSE ${work})
         return()
     endif()
     run(${CMAKE_CPACK_COMMAND} --config ${BUILD}/CPackConfig.cmake -G DEB -B ${work}/deb)
@@ -45,7 +52,7 @@ else()
     set(from -D TENURE_SOURCE=${SOURCE})
 endif()
 
-run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR} -B ${work}/build -G ${GENERATOR} -D CMAKE_CXX_COMPILER=${COMPILER} ${from})
+run(${CMAKE_COMMAND} -S ${work}/project -B ${work}/build -G ${GENERATOR} -D CMAKE_CXX_COMPILER=${COMPILER} ${from})
 run(${CMAKE_COMMAND} --build ${work}/build)
 run(${work}/build/outside)
 message(STATUS "${output}")
@@ -54,6 +61,18 @@ file(GLOB command ${work}/prefix/bin/tenure ${work}/prefix/usr/bin/tenure)
 if(command)
     run(${command} --version)
     message(STATUS "${output}")
+    cmake_path(GET command PARENT_PATH prefix)
+    cmake_path(GET prefix PARENT_PATH prefix)
+    run(${command} compare --report ${work}/report.html ${prefix}/share/tenure/traces/resnet_train.csv.gz)
+    file(STRINGS ${work}/report.html page REGEX "</html>")
+    if(NOT page)
+        message(FATAL_ERROR "there is no whole page in report.html")
+    endif()
+    file(GLOB preload ${prefix}/lib*/tenure/libtenure_preload.so ${prefix}/lib/*/tenure/libtenure_preload.so)
+    if(preload AND FAKE_PROGRAM)
+        run(${command} run --limit 64MiB -- ${FAKE_PROGRAM})
+        message(STATUS "${output}")
+    endif()
 endif()
 
 # pkg-config, from the compiler's point of view.
@@ -64,14 +83,14 @@ if(WAY STREQUAL "package" AND pkg_config)
     set(ENV{PKG_CONFIG_PATH} ${pc_dir})
     run(${pkg_config} --cflags --libs tenure)
     separate_arguments(flags UNIX_COMMAND "${output}")
-    run(${COMPILER} -std=c++20 -fsyntax-only ${flags} ${CMAKE_CURRENT_LIST_DIR}/main.cpp)
+    run(${COMPILER} -std=c++20 -fsyntax-only ${flags} ${work}/project/main.cpp)
 endif()
 
 # The C interface: a project without C++ finds it by CMake, and the compiler by pkg-config.
 file(GLOB_RECURSE c_pc ${work}/prefix/tenure-c.pc)
 if(c_pc)
-    run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR}/c -B ${work}/c -G ${GENERATOR}
-        -D EXAMPLE=${SOURCE}/examples/c/tenants.c ${from})
+    run(${CMAKE_COMMAND} -S ${work}/project/c -B ${work}/c -G ${GENERATOR}
+        -D EXAMPLE=${work}/project/tenants.c ${from})
     run(${CMAKE_COMMAND} --build ${work}/c)
     run(${work}/c/outside_c)
     message(STATUS "${output}")
@@ -83,10 +102,12 @@ if(c_pc)
         set(ENV{PKG_CONFIG_ALLOW_SYSTEM_CFLAGS} 1)
         run(${pkg_config} --cflags --libs tenure-c)
         separate_arguments(flags UNIX_COMMAND "${output}")
-        run(${c_compiler} -std=c11 -Wall -Wextra -Wpedantic -Werror ${SOURCE}/examples/c/tenants.c ${flags}
+        run(${c_compiler} -std=c11 -Wall -Wextra -Wpedantic -Werror ${work}/project/tenants.c ${flags}
             -o ${work}/by_pkg_config)
         run(${pkg_config} --variable=libdir tenure-c)
         string(STRIP "${output}" libdir)
         run(${CMAKE_COMMAND} -E env LD_LIBRARY_PATH=${libdir} ${work}/by_pkg_config)
     endif()
 endif()
+
+file(REMOVE_RECURSE ${work}) # of a run that failed it stays

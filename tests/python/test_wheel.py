@@ -1,12 +1,30 @@
-"""`pip install .`"""
+"""`pip install .`, and the doors that need no GPU, opened from there: nothing of the source tree is on any path."""
 
 import os
+import pickle
+import shutil
 import subprocess
 import venv
 
 import pytest
 
+import snapshots
 from places import ROOT
+
+BUFFER = """
+import numpy, tenure
+assert "site-packages" in tenure.__file__, tenure.__file__
+alice = tenure.arena("alice", max="64MiB")
+with alice:
+    b = tenure.Buffer((100, 30), "float64", device="sim")
+    x = numpy.from_dlpack(b)
+    x[...] = 2
+    assert numpy.asarray(b).sum() == 6000
+    try:
+        tenure.Buffer(100 << 20, device="sim")
+    except tenure.OutOfMemory as error:
+        print(error.arena, error.cause)
+"""
 
 
 def test_the_wheel_is_built_and_installs(tmp_path):
@@ -17,6 +35,9 @@ def test_the_wheel_is_built_and_installs(tmp_path):
         pytest.skip(f"no venv can be made: {error}")
     python = tmp_path / "venv" / "bin" / "python"
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("TENURE", "PYTHON"))}
+
+    if shutil.which("ccache"):
+        environment.update({"CMAKE_CXX_COMPILER_LAUNCHER": "ccache", "CCACHE_NOHASHDIR": "1"})
 
     def run(*arguments, **more):
         return subprocess.run(
@@ -60,3 +81,24 @@ def test_the_wheel_is_built_and_installs(tmp_path):
     armed = run("-c", "import torch", TENURE_TORCH="1")
     assert "TENURE_TORCH=1 asks for tenure" in armed.stderr
     assert run("-c", "import torch, sys; print('tenure' in sys.modules)").stdout.strip() == "False"
+    (tmp_path / "torch.py").unlink()
+
+    # A buffer of an arena, taken by NumPy.
+    numpy = run("-m", "pip", "install", "-q", "--disable-pip-version-check", "numpy")
+    if numpy.returncode == 0:
+        opened = run("-c", BUFFER)
+        assert opened.stdout.split() == ["alice", "arena_limit"], opened.stdout + opened.stderr
+
+    # The program's own snapshot through all policies, by the command on the PATH.
+    built = os.environ.get("TENURE_CLI")
+    if built:
+        prefix = tmp_path / "prefix"
+        prefix.mkdir()
+        shutil.copy(built, prefix / "tenure")
+        program = snapshots.Program(1)
+        recorded = snapshots.snapshot(program.history, segments=program.segments())
+        (tmp_path / "mine.pickle").write_bytes(pickle.dumps(recorded))
+        path = os.pathsep.join([str(prefix), os.environ["PATH"]])
+        compared = run("-m", "tenure", "compare", "mine.pickle", "--report", "out.html", PATH=path)
+        assert compared.returncode == 0, compared.stderr
+        assert "</html>" in (tmp_path / "out.html").read_text()

@@ -52,6 +52,7 @@ struct device_memory {
     std::size_t total = 0;
 };
 
+/// What memory and streams are: the table above.
 template <class D>
 concept device = requires(D& d, const D& cd, void* p, std::size_t n, stream_handle s, event_handle e,
                           allocation_failure& f) {

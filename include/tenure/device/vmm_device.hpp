@@ -45,6 +45,7 @@ namespace tenure {
 /// Names physical memory (`CUmemGenericAllocationHandle`). 0 names none.
 using memory_handle = std::uint64_t;
 
+/// A device with virtual memory: the table above.
 template <class D>
 concept vmm_device = device<D> && requires(D& d, const D& cd, void* p, std::size_t n, memory_handle h) {
     { cd.supports_vmm() }

@@ -29,6 +29,7 @@ struct held_block {
     std::size_t bytes = 0;
 };
 
+/// A resource whose blocks may be held beyond their free, see above.
 template <class R>
 concept holding_resource = resource<R> &&
     requires(R& r, const R& cr, stream_handle s, std::size_t n, std::size_t a, const void* p,

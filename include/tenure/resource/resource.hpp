@@ -55,6 +55,7 @@ struct freed {};
 using allocate_result = result<void*, allocation_failure>;
 using deallocate_result = result<freed, misuse>;
 
+/// What memory is had from: the table above.
 template <class R>
 concept resource = requires(R& r, const R& cr, stream_handle s, void* p, std::size_t n, std::size_t a) {
     { r.allocate(s, n, a) } -> std::same_as<void*>;

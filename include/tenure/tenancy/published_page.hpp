@@ -48,6 +48,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -175,6 +176,28 @@ inline std::string absolute_folder(std::string folder) {
     return std::string(here.get()) + '/' + folder;
 }
 
+/// Effects: makes the file, and locks it for whoever has the descriptor. One of that name that nobody has locked is of the
+/// program that this process was before `exec`, and is taken away.
+/// Returns: the descriptor, or -1 and `errno`: EEXIST if another writer of this process has it.
+inline int make_locked(const std::string& file) noexcept {
+    for (bool again = false;; again = true) {
+        const int made = ::open(file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+        if (made >= 0) {
+            if (::flock(made, LOCK_EX | LOCK_NB) == 0) return made;
+            ::close(made);
+            errno = EEXIST;
+            return -1;
+        }
+        if (errno != EEXIST || again) return -1;
+        const descriptor old(::open(file.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+        if (old.number() < 0 || ::flock(old.number(), LOCK_EX | LOCK_NB) != 0) {
+            errno = EEXIST;
+            return -1;
+        }
+        ::unlink(file.c_str());
+    }
+}
+
 /// Effects: the file has all its memory. Returns: 0 or an error.
 inline int reserve(int descriptor, std::size_t bytes) noexcept {
     rlimit most{};
@@ -193,16 +216,15 @@ class page_writer {
     explicit page_writer(std::string folder = page_folder(), std::size_t capacity = 256)
         : me_(this_process())
         , file_(detail::absolute_folder(std::move(folder)) + '/' + page_name({me_.pid, me_.started}))
-        , capacity_(capacity) {
+        , capacity_(capacity)
+        , descriptor_(capacity > most_rows() ? -1 : detail::make_locked(file_)) {
         using namespace page_layout;
-        if (capacity > (most_bytes / 8 - header_words) / row_words) fail(EFBIG);
+        if (capacity > most_rows()) fail(EFBIG);
         const std::size_t bytes = (header_words + capacity * row_words) * 8;
-        const detail::descriptor file(
-            ::open(file_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-        if (file.number() < 0) fail(errno);
+        if (descriptor_.number() < 0) fail(errno);
         try {
-            if (const int error = detail::reserve(file.number(), bytes); error != 0) fail(error);
-            page_ = std::make_unique<detail::mapping>(file.number(), bytes);
+            if (const int error = detail::reserve(descriptor_.number(), bytes); error != 0) fail(error);
+            page_ = std::make_unique<detail::mapping>(descriptor_.number(), bytes);
         } catch (...) {
             ::unlink(file_.c_str());
             throw;
@@ -255,6 +277,11 @@ class page_writer {
     [[nodiscard]] const process_identity& process() const noexcept { return me_; }
 
   private:
+    static constexpr std::size_t most_rows() noexcept {
+        using namespace page_layout;
+        return (most_bytes / 8 - header_words) / row_words;
+    }
+
     [[noreturn]] void fail(int error) const {
         throw std::system_error(error, std::generic_category(), "cannot publish in " + file_);
     }
@@ -273,6 +300,7 @@ class page_writer {
     const process_identity me_;
     const std::string file_;
     const std::size_t capacity_;
+    const detail::descriptor descriptor_; ///< with the lock: the page is somebody's
     std::unique_ptr<detail::mapping> page_;
     std::uint64_t sequence_ = 0;
 };

@@ -17,9 +17,10 @@ from __future__ import annotations
 import contextvars
 import ctypes
 import json
+import os
 import threading
 from types import TracebackType
-from typing import Any, Dict, List, Mapping, Optional, Set, Tuple, Type, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Type, Union
 
 from . import _native
 from ._library import OptionValue, TenureError, option_text
@@ -41,6 +42,7 @@ class Device:
         """Whether its memory is the host's."""
         self.ordinal = int(info.ordinal)
         """The number of the GPU, as this process counts them."""
+        self._streams: Set[int] = set()
 
     def _info(self) -> _native.DeviceInfo:
         info = _native.DeviceInfo(size=ctypes.sizeof(_native.DeviceInfo))
@@ -54,7 +56,13 @@ class Device:
 
     def create_stream(self) -> int:
         """A stream that does not wait for the default stream, as an address. It lives as long as the process."""
-        return self.library.made("stream_create", self.handle)
+        stream = self.library.made("stream_create", self.handle)
+        self._streams.add(stream)
+        return stream
+
+    def permanent(self, stream: int) -> bool:
+        """Whether a stream lives as long as the process: the legacy default stream, and what ``create_stream`` made."""
+        return stream in (0, 1) or stream in self._streams
 
     def synchronize(self, stream: int) -> None:
         """Wait for all work of a stream."""
@@ -71,10 +79,22 @@ def device(name: Union[str, int]) -> Device:
         name = f"cuda:{name}"
     elif name == "cuda":
         name = "cuda:0"
+    elif name.startswith("cuda:") and name[5:].isdecimal():
+        name = f"cuda:{int(name[5:])}"  # "cuda:00" is no other device
     with _lock:
         if name not in _devices:
             _devices[name] = Device(name)
         return _devices[name]
+
+
+def _forget_devices() -> None:
+    """In a child of fork, which has no handles of its parent's."""
+    _devices.clear()
+    for tenant in _tenants.values():
+        tenant._handles.clear()
+
+
+os.register_at_fork(after_in_child=_forget_devices)
 
 
 _PER_THREAD = 2  # cudaStreamPerThread
@@ -158,8 +178,51 @@ class Block:
             pointer = self._once.pop()
         except (AttributeError, IndexError):
             return
-        self._free(pointer)  # its arena may be gone, and it with it
+        if self._is_there():
+            self._free(pointer)
         self._let_go()
+
+    def _is_there(self) -> bool:
+        """False: its arena was destroyed, and it with it. A finaliser may run between a call that failed and the question
+        why, and must not fail in between."""
+        return self.arena._handles.get(self.device.name) == self._handle
+
+
+class SharedBlock(Block):
+    """A block that others may hold, too; freed when the last lets go of it."""
+
+    __slots__ = ("_lock", "shared")
+
+    def __init__(self, block: Block) -> None:
+        self._lock = threading.RLock()  # of free() against what uses `shared`
+        self.shared = block._library.made("share", block._handle, block.stream, block.pointer, block.size)
+        block._once.clear()  # it is ours
+        super().__init__(block.arena, block.device, block._handle, block.pointer, block.size, block.stream)
+
+    def _free(self, pointer: int) -> int:
+        with self._lock:
+            shared, self.shared = self.shared, 0
+            return int(self._library.shared_drop(shared))
+
+    def _is_there(self) -> bool:
+        return True  # the library knows
+
+    def anywhere(self) -> None:
+        """It may be in use on streams that nobody names: its free waits for the device."""
+        with self._lock:
+            self._library.shared_anywhere(self.shared)
+
+    def export(self, kind: int, bits: int, shape: Sequence[int], version: int) -> Tuple[int, int]:
+        """An array in it for DLPack, which holds it: the addresses of DLPack's struct and of its capsule's name."""
+        managed, name = ctypes.c_void_p(), ctypes.c_void_p()
+        numbers = (ctypes.c_int64 * len(shape))(*shape)
+        with self._lock:
+            if self.shared == 0:
+                raise BufferError("this buffer was freed")
+            self._library.call(
+                "dlpack_export", self.shared, kind, bits, len(shape), numbers, version, ctypes.byref(managed), ctypes.byref(name)
+            )
+        return managed.value or 0, name.value or 0
 
 
 def _policy_text(policy: str, options: Mapping[str, OptionValue]) -> str:
@@ -234,10 +297,11 @@ class _Tenant:
         total: Dict[str, Any] = {}
         names = list(self._handles) if on is None else [device(on).name]
         for name in names:
-            if name not in self._handles:
+            handle = self._handles.get(name)
+            if handle is None:
                 continue
             s = _native.Statistics(size=ctypes.sizeof(_native.Statistics))
-            _devices[name].library.call("get_statistics", self._handles[name], ctypes.byref(s))
+            _devices[name].library.call("get_statistics", handle, ctypes.byref(s))
             for key, _ in s._fields_[1:]:
                 value = getattr(s, key)
                 total[key] = value if key in ("max", "high", "weight") else total.get(key, 0) + value
@@ -251,7 +315,7 @@ class _Tenant:
 
     def destroy(self, release: bool = False) -> None:
         """Give all its memory back; its name is free. ``release``: blocks that are live are freed, too; without, they are an
-        error. All work on them must be over."""
+        error. All work on them must be over. It waits for calls of other threads that are using it; later ones fail."""
         with self._lock:
             for name, handle in list(self._handles.items()):
                 _devices[name].library.call("arena_destroy", handle, 1 if release else 0)

@@ -25,27 +25,27 @@ _pointer_out = ctypes.POINTER(ctypes.c_void_p)
 
 # Texts that the caller gives back are declared as addresses: ctypes would copy a c_char_p and lose the address.
 _FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
-    "tenure_torch_abi": (_int, []),
-    "tenure_torch_last_error": (_text, []),
-    "tenure_torch_built_for": (_text, []),
-    "tenure_torch_policies": (_text, []),
-    "tenure_torch_free_text": (None, [_pointer]),
-    "tenure_torch_check": (_int, [_text]),
-    "tenure_torch_install": (_int, [_text, _text]),
-    "tenure_torch_installed": (_int, []),
-    "tenure_torch_set_limit": (_int, [_int, _u64]),
-    "tenure_torch_arena_create": (_int, [_text, _u64, _text, _id_out]),
-    "tenure_torch_arena_find": (_int, [_text, _id_out]),
-    "tenure_torch_arena_destroy": (_int, [_u64]),
-    "tenure_torch_arena_push": (_int, [_u64]),
-    "tenure_torch_arena_pop": (_int, []),
-    "tenure_torch_arena_current": (_u64, []),
-    "tenure_torch_arena_set_max": (_int, [_u64, _int, _u64]),
-    "tenure_torch_arena_trim": (_int, [_u64, _int, _u64, _id_out]),
-    "tenure_torch_arenas": (_pointer, []),
-    "tenure_torch_pool_create": (_int, [_text, _u64, _text, _id_out, _pointer_out, _pointer_out]),
-    "tenure_torch_stats": (_pointer, [_int]),
-    "tenure_torch_validate": (_int, []),
+    "abi": (_int, []),
+    "last_error": (_text, []),
+    "built_for": (_text, []),
+    "policies": (_text, []),
+    "free_text": (None, [_pointer]),
+    "check": (_int, [_text]),
+    "install": (_int, [_text, _text]),
+    "installed": (_int, []),
+    "set_limit": (_int, [_int, _u64]),
+    "arena_create": (_int, [_text, _u64, _text, _id_out]),
+    "arena_find": (_int, [_text, _id_out]),
+    "arena_destroy": (_int, [_u64]),
+    "arena_push": (_int, [_u64]),
+    "arena_pop": (_int, []),
+    "arena_current": (_u64, []),
+    "arena_set_max": (_int, [_u64, _int, _u64]),
+    "arena_trim": (_int, [_u64, _int, _u64, _id_out]),
+    "arenas": (_pointer, []),
+    "pool_create": (_int, [_text, _u64, _text, _id_out, _pointer_out, _pointer_out]),
+    "stats": (_pointer, [_int]),
+    "validate": (_int, []),
 }
 
 
@@ -53,43 +53,73 @@ class TenureError(RuntimeError):
     """tenure could not do what was asked; the message says why."""
 
 
-class Library:
-    """The loaded library. ``call`` and ``text`` turn its results into values or :class:`TenureError`."""
+class SharedLibrary:
+    """A loaded library: its functions are attributes, under their names without ``prefix``."""
+
+    prefix = "tenure_"
+    functions: Dict[str, Tuple[Any, List[Any]]] = {}
+    """What each function returns and takes. They need ``last_error`` and ``free_text``."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._functions = ctypes.CDLL(str(path))
-        abi = self._functions.tenure_torch_abi()
-        if abi != ABI:
-            raise ImportError(
-                f"{path} has interface {abi} and this Python package needs {ABI}: they are of different versions of "
-                "tenure; install both from the same one"
-            )
-        for name, (result, arguments) in _FUNCTIONS.items():
-            function = getattr(self._functions, name)
+        loaded = ctypes.CDLL(str(path))
+        self.check(loaded)
+        for name, (result, arguments) in self.functions.items():
+            try:
+                function = getattr(loaded, self.prefix + name)
+            except AttributeError as error:
+                raise ImportError(f"{path} has no {self.prefix}{name}: it is older than this Python package") from error
             function.restype, function.argtypes = result, arguments
+            setattr(self, name, function)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._functions, "tenure_torch_" + name)
+    def __getattr__(self, name: str) -> Any:  # for type checkers: all functions are set when it is made
+        raise AttributeError(name)
+
+    def check(self, loaded: Any) -> None:
+        """Raise ImportError if it does not fit this package."""
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call a function that returns 0 for success."""
-        if getattr(self, name)(*arguments) != 0:
-            raise TenureError(self.error())
+        """Call a function that returns 0 for success, and :meth:`fail` if it does not."""
+        code = getattr(self, name)(*arguments)
+        if code != 0:
+            self.fail(code)
 
-    def text(self, name: str, *arguments: Any) -> str:
-        """Call a function that returns text."""
-        address = getattr(self, name)(*arguments)
-        if not address:
-            raise TenureError(self.error())
+    def fail(self, code: int) -> None:
+        """Raise the exception that belongs to this thread's last failure."""
+        raise TenureError(self.error())
+
+    def error(self) -> str:
+        """Why this thread's last call failed."""
+        return str(self.last_error().decode("utf-8", "replace"))
+
+    def taken(self, address: int) -> str:
+        """The text that the library has made there, which is given back."""
         try:
             return ctypes.string_at(address).decode("utf-8", "replace")
         finally:
             self.free_text(address)
 
-    def error(self) -> str:
-        """Why this thread's last call failed."""
-        return str(self.last_error().decode("utf-8", "replace"))
+
+class Library(SharedLibrary):
+    """The library for PyTorch. ``call`` and ``text`` turn its results into values or :class:`TenureError`."""
+
+    prefix = "tenure_torch_"
+    functions = _FUNCTIONS
+
+    def check(self, loaded: Any) -> None:
+        abi = loaded.tenure_torch_abi()
+        if abi != ABI:
+            raise ImportError(
+                f"{self.path} has interface {abi} and this Python package needs {ABI}: they are of different versions of "
+                "tenure; install both from the same one"
+            )
+
+    def text(self, name: str, *arguments: Any) -> str:
+        """Call a function that returns text."""
+        address = getattr(self, name)(*arguments)
+        if not address:
+            self.fail(0)
+        return self.taken(address)
 
     @property
     def built_for_torch(self) -> str:

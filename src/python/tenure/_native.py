@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
-from ._library import TenureError, find_library
+from ._library import SharedLibrary, TenureError, find_library
 
 NO_LIMIT = 2**64 - 1
 VARIABLE = "TENURE_LIBRARY"
@@ -76,6 +76,11 @@ _FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "release": (_int, [_pointer, _pointer]),
     "record_use": (_int, [_pointer, _pointer, _pointer]),
     "owns": (ctypes.c_int, [_pointer, _pointer]),
+    "share": (_int, [_pointer, _pointer, _pointer, _size, _pointer_out]),
+    "shared_anywhere": (None, [_pointer]),
+    "shared_drop": (_int, [_pointer]),
+    "dlpack_export": (_int, [_pointer, _int, _int, _int, ctypes.POINTER(ctypes.c_int64), _int, _pointer_out, _pointer_out]),
+    "dlpack_destructor": (_pointer, [_pointer, _pointer]),
     "trim": (_int, [_pointer, _u64, _u64_out]),
     "release_captured": (_int, [_pointer, _u64]),
     "get_statistics": (_int, [_pointer, ctypes.POINTER(Statistics)]),
@@ -112,36 +117,14 @@ class Misuse(TenureError):
     """A block that was freed twice, in the wrong arena, or with the wrong size. It was not freed."""
 
 
-class Library:
-    """The loaded library. ``call`` turns a code that is no success into an exception."""
+class Library(SharedLibrary):
+    """The loaded library. ``call`` turns a code that is no success into :class:`OutOfMemory`, :class:`Misuse` or
+    :class:`TenureError`."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._functions = ctypes.CDLL(str(path))
-        for name, (result, arguments) in _FUNCTIONS.items():
-            try:
-                function = getattr(self._functions, "tenure_" + name)
-            except AttributeError as error:
-                raise ImportError(f"{path} has no tenure_{name}: it is older than this Python package") from error
-            function.restype, function.argtypes = result, arguments
-            setattr(self, name, function)
-
-    def __getattr__(self, name: str) -> Any:  # for type checkers: all functions are set when it is made
-        raise AttributeError(name)
-
-    def call(self, name: str, *arguments: Any) -> None:
-        """Call a function that answers with a code.
-
-        Raises:
-            OutOfMemory, Misuse, TenureError: as the code says.
-        """
-        code = getattr(self, name)(*arguments)
-        if code != 0:
-            self.fail(code)
+    functions = _FUNCTIONS
 
     def fail(self, code: int) -> None:
-        """Raise the exception that belongs to this thread's last failure."""
-        text = self.last_error().decode("utf-8", "replace")
+        text = self.error()
         if code in (OUT_OF_MEMORY, OVER_LIMIT):
             failure = Failure(size=ctypes.sizeof(Failure))
             raise OutOfMemory(text, failure if self.get_failure(ctypes.byref(failure)) == 0 else None)
@@ -157,11 +140,7 @@ class Library:
 
     def text(self, name: str, *arguments: Any) -> str:
         """Call a function whose last argument receives a text, and return that."""
-        address = self.made(name, *arguments)
-        try:
-            return ctypes.string_at(address).decode("utf-8", "replace")
-        finally:
-            self.free_text(address)
+        return self.taken(self.made(name, *arguments))
 
 
 def find() -> Optional[Path]:

@@ -7,18 +7,21 @@
 It speaks DLPack (1.0 and the form before), and the CUDA array interface 3. On the device ``"sim"``, whose memory is the
 host's, it says kDLCPU and speaks NumPy's array interface, so ``numpy.from_dlpack`` takes it.
 
-Order: whoever takes it through DLPack says on which stream, and finds the work of the buffer's own stream done; after the
-last reference is gone, the memory waits for that stream before somebody else has it. Whoever takes it through the CUDA
-array interface orders himself behind the buffer's stream, and uses on other streams are for :meth:`Buffer.record_use`.
+What consumers hold belongs to the library and not to Python: it may outlive this module, and be given up on any thread.
+
+Order: whoever takes it through DLPack says on which stream, and finds the work of the buffer's own stream done. After the
+last reference is gone, the memory waits for that work before somebody else has it: in the order of streams where all are
+known to live on (the legacy default stream), else for the whole device, because a handle alone does not keep its stream
+alive. Whoever takes it through the CUDA array interface orders himself behind the buffer's stream, and uses on other streams
+are for :meth:`Buffer.record_use`.
 """
 
 from __future__ import annotations
 
 import ctypes
-import itertools
 from typing import Any, Dict, Optional, Sequence, Tuple, Union
 
-from ._arenas import Arena, Block, Device, current, device
+from ._arenas import Arena, Block, Device, SharedBlock, current, device
 
 _CPU, _CUDA = 1, 2
 _INT, _UINT, _FLOAT, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 4, 5, 6
@@ -33,81 +36,22 @@ _TYPES: Dict[str, Tuple[int, int, Optional[str]]] = {
 """DLPack's code, bytes, and the array interfaces' name (None: they have none)."""
 
 
-class _Tensor(ctypes.Structure):
-    """DLPack's ``DLTensor``."""
-
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    ]
-
-
-_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-
-
-class _Managed(ctypes.Structure):
-    """``DLManagedTensor``, the form before DLPack 1.0."""
-
-    _fields_ = [("tensor", _Tensor), ("manager", ctypes.c_void_p), ("deleter", _Deleter)]
-
-
-class _Versioned(ctypes.Structure):
-    """``DLManagedTensorVersioned``."""
-
-    _fields_ = [
-        ("major", ctypes.c_uint32),
-        ("minor", ctypes.c_uint32),
-        ("manager", ctypes.c_void_p),
-        ("deleter", _Deleter),
-        ("flags", ctypes.c_uint64),
-        ("tensor", _Tensor),
-    ]
-
-
-# What consumers hold: the structs, their arrays and the block, by number. No lock: each change is one operation of the dict,
-# and a deleter may come in the middle of anything, also in the same thread.
-_lent: Dict[int, Any] = {}
-_numbers = itertools.count(1)
-
-
-def _forget(form: Any, address: Optional[int]) -> None:
-    if address:
-        _lent.pop(form.from_address(address).manager, None)
-
-
-_delete_managed = _Deleter(lambda address: _forget(_Managed, address))
-_delete_versioned = _Deleter(lambda address: _forget(_Versioned, address))
-
-_CapsuleDestructor = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-
-
 def _python(name: str, result: Any, *arguments: Any) -> Any:
     """A function of Python's own: not ctypes.pythonapi's attribute, whose types everybody may set."""
     return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
 
 
-_capsule_new = _python("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, _CapsuleDestructor)
-# Capsules as addresses: in a destructor they have no references left, and must not get one.
-_capsule_is = _python("PyCapsule_IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
-_capsule_pointer = _python("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
+_capsule_new = _python("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
 
-def _destroy_capsule(capsule: int) -> None:
-    """A capsule that nobody has taken: whoever takes one gives it another name."""
-    for name, form in ((b"dltensor", _Managed), (b"dltensor_versioned", _Versioned)):
-        if _capsule_is(capsule, name):
-            _forget(form, _capsule_pointer(capsule, name))
+def _address(name: str) -> Optional[int]:
+    return ctypes.cast(ctypes.CFUNCTYPE(None)((name, ctypes.pythonapi)), ctypes.c_void_p).value
 
 
-_destructor = _CapsuleDestructor(_destroy_capsule)
+def _stream_address(stream: Any) -> int:
+    for name in ("ptr", "cuda_stream", "handle"):
+        stream = getattr(stream, name, stream)
+    return int(getattr(stream, "value", stream) or 0)  # Numba's is a c_void_p
 
 
 class Buffer:
@@ -116,7 +60,9 @@ class Buffer:
     Args:
         shape: a number of elements, or one for each dimension.
         dtype: ``"uint8"`` (bytes, the default), ``"float32"``, ``"bfloat16"``, ... or what has such a ``name``, as NumPy's.
-        stream: the address of the stream that uses it first; 0 is the legacy default stream.
+        stream: the stream that uses it first: what has its address as ``ptr`` (CuPy), ``cuda_stream`` (PyTorch) or
+            ``handle`` (Numba), which is kept alive; or the address, of a stream that lives as long as the buffer. 0 is the
+            legacy default stream.
         device: ``"cuda:0"``, or ``"sim"``.
         arena: whose memory it is; left out, the arena that this code is in.
 
@@ -129,7 +75,7 @@ class Buffer:
         shape: Union[int, Sequence[int]],
         dtype: Any = "uint8",
         *,
-        stream: int = 0,
+        stream: Any = 0,
         device: Union[str, int] = "cuda:0",
         arena: Optional[Arena] = None,
     ) -> None:
@@ -147,7 +93,10 @@ class Buffer:
         if self.nbytes >= 1 << 63:
             raise ValueError(f"{self.nbytes} bytes are more than any device has")
         where = _device(device)
-        self._block: Block = (arena or current()).allocate(self.nbytes, stream, where)
+        address = _stream_address(stream)
+        self._block = SharedBlock((arena or current()).allocate(self.nbytes, address, where))
+        if not isinstance(stream, int):
+            self._block.hold(stream)
         self._device = where
 
     def __repr__(self) -> str:
@@ -155,7 +104,7 @@ class Buffer:
 
     @property
     def pointer(self) -> int:
-        """The address of its memory; 0 if it has none, or was freed."""
+        """The address of its memory; 0 if it has none, or it was let go."""
         return self._block.pointer
 
     @property
@@ -173,9 +122,14 @@ class Buffer:
         """Whose memory it is."""
         return self._block.arena
 
-    def record_use(self, stream: int) -> None:
-        """It is also used on ``stream``; see :meth:`tenure._arenas.Block.record_use`."""
-        self._block.record_use(stream)
+    def record_use(self, stream: Any) -> None:
+        """It is also used on ``stream``, given as to the constructor: after its free it waits for that. On other streams than
+        the legacy default stream the free waits for the whole device."""
+        address = _stream_address(stream)
+        if self._device.permanent(address):
+            self._block.record_use(address)
+        else:
+            self._block.anywhere()
 
     # --- DLPack ---
 
@@ -197,42 +151,28 @@ class Buffer:
         if self._block.pointer == 0 and self.nbytes != 0:
             raise BufferError("this buffer was freed")
         self._order(stream)
-        dimensions = ctypes.c_int64 * max(1, len(self.shape))
-        shape = dimensions(*self.shape)
-        strides = dimensions()
-        step = 1
-        for i in reversed(range(len(self.shape))):
-            strides[i] = step
-            step *= self.shape[i]
-        kind, ordinal = self.__dlpack_device__()
-        tensor = _Tensor(
-            self._block.pointer or None, kind, ordinal, len(self.shape), self._code, 8 * self.itemsize, 1, shape, strides, 0
-        )
-        number = next(_numbers)
-        managed: Any
-        if max_version is not None and max_version[0] >= 1:
-            managed = _Versioned(1, 0, number, _delete_versioned, 0, tensor)
-            name = b"dltensor_versioned"
-        else:
-            managed = _Managed(tensor, number, _delete_managed)
-            name = b"dltensor"
-        _lent[number] = (managed, shape, strides, self._block)
-        return _capsule_new(ctypes.addressof(managed), name, _destructor)
+        version = 1 if max_version is not None and max_version[0] >= 1 else 0
+        managed, name = self._block.export(self._code, 8 * self.itemsize, self.shape, version)
+        library = self._device.library
+        destructor = library.dlpack_destructor(_address("PyCapsule_IsValid"), _address("PyCapsule_GetPointer"))
+        return _capsule_new(managed, name, destructor)
 
     def _order(self, stream: Any) -> None:
-        """The consumer's stream stands behind ours, and our free behind the consumer's stream, which must live until then."""
+        """The consumer's stream stands behind ours, and our free behind the consumer's."""
         if self._device.host:
             if stream is not None:
                 raise BufferError("host memory has no stream: stream must be None")
             return
-        if stream == -1:  # the consumer says that he needs no order
-            return
         if stream == 0:
             raise BufferError("stream 0 means two things: write 1 for the legacy default stream, 2 for the thread's own")
+        own = self._block.stream
         consumer = 0 if stream in (None, 1) else int(stream)
-        if consumer != self._block.stream and self.nbytes != 0:
-            self._device.synchronize(self._block.stream)
+        if not self._device.permanent(consumer) or not self._device.permanent(own):
+            self._block.anywhere()  # also with -1: "no order needed" is said of now, not of the free
+        elif consumer != own and self.nbytes != 0:
             self._block.record_use(consumer)
+        if consumer not in (own, -1) and self.nbytes != 0:
+            self._device.synchronize(own)
 
     # --- the array interfaces ---
 
@@ -261,7 +201,8 @@ class Buffer:
         return interface
 
     def free(self) -> None:
-        """Free its memory now, in the order of its stream. What took it without a copy must be gone."""
+        """Let go of its memory: it is free once no consumer of DLPack holds it. What took it through an array interface must
+        be gone."""
         self._block.free()
 
 

@@ -217,6 +217,105 @@ def test_a_stream_outlives_the_blocks_that_name_it(native):
     assert not tenure._arenas._held
 
 
+def test_destroyed_while_other_threads_use_it(native):
+    """Each call finds it there or gone; none is in it when it goes."""
+    wrong, stop = [], threading.Event()
+
+    def use():
+        while not stop.is_set():
+            try:
+                arena = tenure.arena("busy", "64MiB")
+                blocks = [arena.allocate(1000, on="sim") for _ in range(3)]
+                blocks[0].free()
+                arena.stats("sim")
+                arena.trim()
+                with arena:
+                    buffer = tenure.Buffer(1000, device="sim")
+                buffer.__dlpack__()
+                del blocks, buffer
+            except TenureError as error:
+                if "destroyed" not in str(error):
+                    wrong.append(error)
+            except BaseException as error:
+                wrong.append(error)
+
+    threads = [threading.Thread(target=use) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for i in range(300):
+        try:
+            tenure.arena("busy", "64MiB").destroy(release=i % 2 == 0)
+        except TenureError as error:
+            if "live block" not in str(error):
+                wrong.append(error)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    gc.collect()
+    tenure.arena("busy", "64MiB").destroy()
+    assert not wrong, wrong[:3]
+
+
+def test_two_threads_free_the_same_block(alice):
+    for _ in range(200):
+        block = alice.allocate(1000, on="sim")
+        barrier = threading.Barrier(2)
+
+        def free(block=block, barrier=barrier):
+            barrier.wait()
+            block.free()
+
+        threads = [threading.Thread(target=free) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert blocks(alice) == 0
+
+
+def test_a_finaliser_does_not_replace_the_last_error(native):
+    arena = tenure.arena("finalised")
+    block = arena.allocate(100, on="sim")
+    library = tenure._arenas.device("sim").library
+    arena.destroy(release=True)
+    assert library.arena_set(None, b"", None) != 0
+    text = library.last_error()
+    del block
+    gc.collect()
+    assert library.last_error() == text
+
+
+def test_one_gpu_has_one_name(native, monkeypatch):
+    made = []
+
+    class Stub:
+        def __init__(self, name):
+            made.append(name)
+
+    monkeypatch.setattr(tenure._arenas, "Device", Stub)
+    monkeypatch.setattr(tenure._arenas, "_devices", {})
+    first = tenure._arenas.device("cuda:00")
+    assert all(tenure._arenas.device(name) is first for name in ("cuda", "cuda:0", 0)) and made == ["cuda:0"]
+
+
+def test_a_child_has_devices_of_its_own(native, run_python):
+    said = run_python("-c", (
+        "import os, tenure\n"
+        "arena = tenure.arena('a', '8MiB'); b = arena.allocate(1000, on='sim'); c = arena\n"
+        "with arena: d = tenure.Buffer(1000, device='sim')\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    assert tenure._native.load().free(b._handle, 0, b.pointer, 1000) == 8, 'the parent\\'s handle'\n"
+        "    e = arena.allocate(5 << 20, on='sim')\n"
+        "    assert arena.stats('sim')['blocks'] == 1\n"
+        "    del b, d, e\n"
+        "    os._exit(0 if arena.stats('sim')['blocks'] == 0 else 3)\n"
+        "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0\n"
+        "assert arena.stats('sim')['blocks'] == 2; del b, d; assert arena.stats('sim')['blocks'] == 0\n"
+    ), TENURE_LIBRARY=native.path)  # fmt: skip
+    assert (said.returncode, said.stderr) == (0, "")
+
+
 def test_sizes_and_names_that_cannot_be(native):
     arena = tenure.arena("checked")
     for size in (-1, 1 << 63, (1 << 64) + 5):

@@ -6,6 +6,7 @@ import gc
 import pytest
 
 import tenure
+from tenure._library import TenureError
 
 
 def python(name, result, *arguments):
@@ -151,6 +152,105 @@ def test_numpy(alice):
     assert blocks(alice) == 0
 
 
+CONSUMER = """
+import gc, sys, numpy, tenure
+arena = tenure.arena("x", "64MiB")
+with arena:
+    keep = numpy.from_dlpack(tenure.Buffer(1000, device="sim"))
+keep[:] = 7
+"""
+
+
+@pytest.mark.parametrize(
+    "holder",
+    [
+        "sys.keep = keep",
+        "def holds(): return keep",
+        "class Cycle: pass\nc = Cycle(); c.c = c; c.keep = keep; del keep",
+        "import atexit; atexit.register(lambda: print(keep.sum()))",
+        "import threading; t = threading.Thread(target=lambda k=keep: None); t.start(); t.join()",
+    ],
+)
+def test_a_consumer_outlives_the_module(native, run_python, holder):
+    pytest.importorskip("numpy")
+    said = run_python("-c", CONSUMER + holder, TENURE_LIBRARY=native.path)
+    assert (said.returncode, said.stderr) == (0, "")
+
+
+def test_a_consumer_that_refuses_keeps_its_own_error(native, run_python):
+    """It sets its error and lets the capsule go; what ends the capsule must neither lose the error nor stumble over it."""
+    pytest.importorskip("numpy")
+    said = run_python("-c", (
+        "import gc, numpy, tenure\n"
+        "arena = tenure.arena('x')\n"
+        "with arena: b = tenure.Buffer(3, 'bfloat16', device='sim')\n"
+        "try: numpy.from_dlpack(b)\n"
+        "except (RuntimeError, BufferError) as e: print(type(e).__name__, e)\n"
+        "del b; gc.collect(); print(arena.stats('sim')['blocks'])\n"
+    ), TENURE_LIBRARY=native.path)  # fmt: skip
+    error, blocks_left = said.stdout.splitlines()
+    assert "nsupported" in error and "SystemError" not in error
+    assert (blocks_left, said.returncode, said.stderr) == ("0", 0, "")
+
+
+def test_a_deleter_needs_no_python_and_keeps_the_last_error(alice):
+    """It is called with Python's lock released, while another failure waits to be asked for."""
+    with alice:
+        b = tenure.Buffer(100, device="sim")
+    taken = take(b.__dlpack__(), False)
+    library, address = b._device.library, ctypes.addressof(taken)
+    del b
+    without_lock = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(ctypes.cast(taken.deleter, ctypes.c_void_p).value)
+    assert library.arena_set(None, b"", None) != 0
+    text = library.last_error()
+    without_lock(address)
+    assert blocks(alice) == 0 and library.last_error() == text
+
+
+def test_what_is_left_after_its_arena_is_destroyed(native):
+    arena = tenure.arena("gone")
+    with arena:
+        b = tenure.Buffer(100, device="sim")
+    taken = take(b.__dlpack__(max_version=(1, 0)), True)
+    arena.destroy(release=True)
+    with arena, pytest.raises(TenureError, match="was destroyed"):
+        tenure.Buffer(1, device="sim")
+    del b
+    taken.deleter(ctypes.addressof(taken))
+
+
+class Stream:
+    """What CuPy's, PyTorch's and Numba's have."""
+
+    def __init__(self, name, address):
+        setattr(self, name, address)
+
+
+def test_streams_of_libraries(alice):
+    where = tenure._arenas.device("sim")
+    address = where.create_stream()
+    for stream in (address, Stream("ptr", address), Stream("cuda_stream", address), Stream("handle", ctypes.c_void_p(address))):
+        with alice:
+            b = tenure.Buffer(10, device="sim", stream=stream)
+        assert b.stream == address
+        b.record_use(stream)
+        b.free()
+        assert b.pointer == 0 and blocks(alice) == 0
+    assert where.permanent(address) and where.permanent(0) and not where.permanent(2)
+
+
+def test_uses_on_streams_that_are_gone(alice):
+    """Only the device is waited for: a stream that is named by nobody may be gone."""
+    where = tenure._arenas.device("sim")
+    foreign = where.library.made("stream_create", where.handle)
+    with alice:
+        b = tenure.Buffer(10, device="sim")
+    b.record_use(foreign)
+    where.library.call("stream_destroy", where.handle, foreign)
+    b.free()
+    assert blocks(alice) == 0
+
+
 def test_on_a_gpu_it_speaks_cuda(gpu, alice):
     with alice:
         b = tenure.Buffer((4, 4), "float32", device=gpu)
@@ -160,6 +260,8 @@ def test_on_a_gpu_it_speaks_cuda(gpu, alice):
     assert not hasattr(b, "__array_interface__")
     with pytest.raises(BufferError, match="two things"):
         b.__dlpack__(stream=0)
-    b.__dlpack__(stream=-1)
-    b.__dlpack__(stream=2)
-    b.__dlpack__()
+    for stream in (-1, 2, 1, None):
+        capsule = b.__dlpack__(stream=stream)
+        tensor = DLManagedTensor.from_address(get_pointer(capsule, b"dltensor")).dl_tensor
+        assert (tensor.data, tensor.device_type, tensor.device_id) == (b.pointer, 2, 0)
+        del capsule, tensor

@@ -138,6 +138,22 @@ TEST_CASE("a file system without room is an error of the page, not the program's
     CHECK(limited == 0);
 }
 
+TEST_CASE("a page that the program left behind at exec is replaced; one that is in use is not",
+          "[tenancy][page]") {
+    const scratch_folder here;
+    const std::string file = here.file(page_name(me()));
+    put_words(file, {1, 2, 3}); // exec keeps pid and start, and closes what had the lock
+    const page_writer page(here.path.string(), 4);
+    CHECK(words_of(file).size() > 3);
+    try {
+        const page_writer second(here.path.string(), 4);
+        FAIL("two writers of one page");
+    } catch (const std::system_error& e) {
+        CHECK(e.code() == std::errc::file_exists);
+    }
+    CHECK(fs::exists(file));
+}
+
 TEST_CASE("the memory of a page is there from the start", "[tenancy][page]") {
     const scratch_folder here;
     const page_writer page(here.path.string());
