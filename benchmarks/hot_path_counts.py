@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Counts instructions of warm allocate+deallocate pairs, and compares with the counts that are checked in.
 
-    hot_path_counts.py <hot_path>            compares; exits 1 when a count has grown by more than a tenth
+    hot_path_counts.py <hot_path>            compares; exits 1 when a count has grown by more than a tenth, or limits cost any
     hot_path_counts.py <hot_path> --write    writes hot_path_counts.csv anew
 
 Counted by valgrind's callgrind as the difference of two runs, so that the warm-up drops out; exits 77 with a reason where
@@ -80,6 +80,11 @@ def main():
         grown = now is None or before is None or now > before * TOLERANCE
         failed = failed or grown
         print(f"{case:32} {before} -> {now}{'   GROWN' if grown else ''}")
+    for size in ("512", "1048576"):
+        pool, arena, deep = (counts.get(f"{door}/{size}", 0) for door in ("pool", "arena", "arena_four_levels"))
+        if deep != arena or arena > pool * TOLERANCE:
+            failed = True
+            print(f"{size}: {pool} without an arena, {arena} in one, {deep} four levels deep: not equal")
     return 1 if failed else 0
 
 

@@ -76,6 +76,8 @@ int work(int number, int steps) {
     config.apply("worker", root);
     root.max = std::min(root.max, card.capacity());
     tenure::arena_group worker(root);
+    const auto shown = // in `tenure top`, with what others use of the device
+        tenure::environment::instance().show("0", card, [&] { return worker.limits().used; });
 
     tenure::arena_options for_model;
     tenure::arena_options for_batch;

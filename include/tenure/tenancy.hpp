@@ -5,6 +5,7 @@
 
 #include <tenure/tenancy/account_directory.hpp>
 #include <tenure/tenancy/account_ledger.hpp>
+#include <tenure/tenancy/account_picture.hpp>
 #include <tenure/tenancy/accounts.hpp>
 #include <tenure/tenancy/arena.hpp>
 #include <tenure/tenancy/arena_config.hpp>
@@ -16,6 +17,7 @@
 #include <tenure/tenancy/arenas_text.hpp>
 #include <tenure/tenancy/arenas_view.hpp>
 #include <tenure/tenancy/capacity.hpp>
+#include <tenure/tenancy/device_row.hpp>
 #include <tenure/tenancy/environment.hpp>
 #include <tenure/tenancy/hub.hpp>
 #include <tenure/tenancy/hub_stock.hpp>

@@ -67,6 +67,8 @@ comparison replay_all(const std::vector<input>& inputs, const std::vector<named_
                 row.result = p.run->replay(in.program, how);
             } catch (const replay_error& e) {
                 throw replay_error("replaying " + row.trace + " through " + p.spec + ": " + e.what());
+            } catch (const device_failure& e) {
+                throw device_failure("replaying " + row.trace + " through " + p.spec + ": " + e.what());
             } catch (const driver_error& e) { // the device cannot do what the policy stands on
                 throw usage_error(p.spec + " on " + options.device + ": " + e.what());
             }
@@ -78,7 +80,7 @@ comparison replay_all(const std::vector<input>& inputs, const std::vector<named_
 void check_that_it_fits(const std::vector<input>& inputs, const compare_options& options, gpu_device& gpu) {
     const std::size_t free = free_bytes(gpu);
     for (const input& in : inputs) {
-        const std::uint64_t needed = std::min<std::uint64_t>(in.needed.live, options.limit);
+        const std::uint64_t needed = most_needed(in.program, in.needed, options.limit);
         if (needed <= free) continue;
         throw usage_error(in.program.name + " needs " + format_bytes(needed) + " at its peak; " +
                           options.device + " has " + format_bytes(free) + " free");

@@ -38,10 +38,11 @@ enum exit_code : int {
     internal_failure = 1, ///< a policy broke a promise, or lost a block's content: never the user's fault
     bad_usage = 2,        ///< or bad input
     some_refused = 3,     ///< every replay ran to its end, but some allocations were refused
+    gpu_failed = 4,       ///< the GPU or its driver, so nothing is said of the policies
 };
 
 /// Returns: `all_completed`, `some_refused`, or `internal_failure` when a verified replay found a wrong content, which
-/// stderr then names. Throws: `usage_error`, `input_error`, `replay_error`.
+/// stderr then names. Throws: `usage_error`, `input_error`, `replay_error`, `device_failure`.
 exit_code compare(const compare_options& options);
 
 /// The program: reads the command line, runs, and turns every failure into one line on stderr and an exit

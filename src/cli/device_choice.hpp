@@ -30,7 +30,7 @@ device_choice parse_device(const std::string& name);
 /// Returns: null for the simulated device. Throws: `usage_error` if there is no such GPU here.
 std::shared_ptr<gpu_device> open_gpu(const device_choice& choice);
 
-/// Returns: bytes that nobody uses now. Throws: `replay_error`.
+/// Returns: bytes that nobody uses now. Throws: `device_failure`.
 std::size_t free_bytes(gpu_device& gpu);
 
 /// Returns: the GPU's name and the versions of driver and runtime, one line.

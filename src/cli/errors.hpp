@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// The three ways in which the program can fail. Each `what()` is one line for a person; who is to blame
+/// The ways in which the program can fail. Each `what()` is one line for a person; who is to blame
 /// decides the exit code.
 
 #include <cstddef>
@@ -23,6 +23,12 @@ class input_error : public std::runtime_error {
         : std::runtime_error(path + ": " + message) {}
     input_error(const std::string& path, std::size_t line, const std::string& message)
         : std::runtime_error(path + ":" + std::to_string(line) + ": " + message) {}
+};
+
+/// The GPU or its driver failed: neither the policies' fault nor the user's.
+class device_failure : public std::runtime_error {
+  public:
+    using std::runtime_error::runtime_error;
 };
 
 /// A policy broke a promise, or the replay itself did: a bug, never the user's fault.

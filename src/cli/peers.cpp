@@ -16,10 +16,17 @@ std::optional<peers> find_peers(const std::string& trace_path, const std::string
 
     line_reader lines(path.string());
     std::string_view line;
-    if (!lines.next(line)) throw input_error(path.string(), 1, "empty file");
+    if (!lines.next(line)) return std::nullopt;
     const std::string header(line);
     std::vector<std::string_view> names;
     split_fields(header, names);
+    // Another program's file of that name is none of ours.
+    const auto has = [&](std::string_view name) {
+        return std::find(names.begin(), names.end(), name) != names.end();
+    };
+    if (!has("workload") ||
+        !(has("native_reserved") || has("expandable_reserved") || has("mallocasync_reserved")))
+        return std::nullopt;
     const auto column = [&](std::string_view name) {
         const auto at = std::find(names.begin(), names.end(), name);
         if (at == names.end()) throw lines.error("missing column " + std::string(name));

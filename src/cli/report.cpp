@@ -191,7 +191,7 @@ std::string to_html(const timeline& t) {
         row("<span class=\"key\" style=\"background:" + std::string(series_colour(i)) + "\"></span>" +
                 escaped(t.arenas[i].name),
             t.arenas[i]);
-    for (const timeline::series& g : t.groups) row(escaped(g.name) + " (group)", g);
+    for (const timeline::series& g : t.groups) row(escaped(g.name) + " (" + escaped(g.kind) + ")", g);
     page.add("</tbody></table></div>\n");
     if (t.arenas.size() > 1 ||
         highest(t.arenas.empty() ? std::vector<std::uint64_t>{} : t.arenas[0].limit) != 0)

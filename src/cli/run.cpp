@@ -68,7 +68,8 @@ void add_compare(CLI::App& app, compare_options& options) {
     app.footer(
         "Policies and their options:\n" + policies_help() +
         "\nExit status: 0 every replay ran to its end without a refused allocation, 3 some were refused, "
-        "2 bad usage or input, 1 a policy broke a promise or --verify found a block overwritten.");
+        "2 bad usage or input, 1 a policy broke a promise or --verify found a block overwritten, "
+        "4 the GPU or its driver failed.");
 }
 
 void add_top(CLI::App& app, top_options& options) {
@@ -174,6 +175,10 @@ int run(int argc, const char* const* argv) {
         return fail(bad_usage, e.what());
     } catch (const input_error& e) {
         return fail(bad_usage, e.what());
+    } catch (const device_failure& e) {
+        return fail(gpu_failed, e.what());
+    } catch (const driver_error& e) {
+        return fail(gpu_failed, e.what());
     } catch (const std::exception& e) {
         return fail(internal_failure, e.what());
     }

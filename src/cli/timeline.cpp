@@ -171,7 +171,7 @@ class series_places {
             if (at == same_name.end()) {
                 const std::string number = std::to_string(same_name.size() + 1);
                 at = same_name.insert(at, {id, all.size()});
-                all.push_back({.name = number == "1" ? path : path + " #" + number});
+                all.push_back({.name = number == "1" ? path : path + " #" + number, .kind = kind_of(row)});
             }
             at->id = id;
             found.push_back(at->series);
@@ -179,7 +179,8 @@ class series_places {
         return found;
     }
 
-    static bool is_arena(const json& row) { return row.at("kind").get<std::string>() == "arena"; }
+    static std::string kind_of(const json& row) { return row.at("kind").get<std::string>(); }
+    static bool is_arena(const json& row) { return kind_of(row) == "arena"; }
 
   private:
     struct place {

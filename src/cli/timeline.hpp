@@ -29,6 +29,7 @@ struct timeline {
 
     struct series {
         std::string name;
+        std::string kind = "arena";          ///< or group, accounts, account
         std::vector<std::uint64_t> held{};   ///< bytes, by point
         std::vector<std::uint64_t> limit{};  ///< bytes, by point; `no_value`: none
         std::uint64_t peak = 0;              ///< bytes: the most it ever held, also between the points
@@ -39,9 +40,10 @@ struct timeline {
     std::string what;           ///< what `held` means, for a person
     std::vector<double> time_s; ///< seconds since the run began, by point, rising
     std::vector<series> arenas; ///< what is stacked
-    std::vector<series> groups; ///< limits and sums of what is above the arenas; not stacked
-    std::uint64_t more = 0;     ///< arenas and groups, at most, that the record does not show
-    std::string warning;        ///< what was left out, for a person; empty: nothing
+    std::vector<series>
+        groups; ///< limits and sums of what is above the arenas, or of accounts in them; not stacked
+    std::uint64_t more = 0; ///< arenas and groups, at most, that the record does not show
+    std::string warning;    ///< what was left out, for a person; empty: nothing
 };
 
 timeline timeline_of(const trace& t);

@@ -31,19 +31,22 @@ double seconds_between(const page_picture& a, const page_picture& b) {
     return b.time_ns <= a.time_ns ? 0 : static_cast<double>(b.time_ns - a.time_ns) / 1e9;
 }
 
-std::uint64_t failures(const arena_row& row) {
+/// Returns: requests refused for good. Accounts have no ladder: what is refused is refused.
+std::string failures(const arena_row& row) {
+    if (row.kind == row_kind::accounts) return std::to_string(row[f::refused]);
+    if (row.kind == row_kind::account) return std::to_string(row[f::at_max]);
     std::uint64_t n = 0;
     for (auto c = static_cast<std::size_t>(f::failed_arena_limit);
          c <= static_cast<std::size_t>(f::failed_driver); ++c)
         if (row.values[c] != arena_row::none) n += row.values[c];
-    return n;
+    return std::to_string(n);
 }
 
 /// Returns: how fast a counter grows, a second; "-" if that is not known.
 template <class Get>
 std::string rate(const arena_row& row, const page_picture& now, const std::optional<page_picture>& before,
                  Get get) {
-    if (!before) return "-";
+    if (!before || get(row) == arena_row::none) return "-";
     const double seconds = seconds_between(*before, now);
     const auto old = std::find_if(before->rows.begin(), before->rows.end(),
                                   [&](const arena_row& r) { return r.id == row.id; });
@@ -72,6 +75,17 @@ std::string printable(std::string_view text) {
 std::size_t width(std::string_view text) {
     return static_cast<std::size_t>(std::count_if(
         text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+}
+
+std::string text_of_device(const device_row& d) {
+    using df = device_field;
+    std::string text = "device " + printable(d.name) + ": capacity " + bytes_or_dash(d[df::capacity]) +
+                       ", held " + bytes_or_dash(d[df::held]) + ", free " + bytes_or_dash(d[df::free]) +
+                       ", external " + bytes_or_dash(d[df::external]) + " (most " +
+                       bytes_or_dash(d[df::most_external]) + ")";
+    if (d[df::vanished] != 0 && d[df::vanished] != arena_row::none)
+        text += ", " + format_bytes(d[df::vanished]) + " of the capacity of the start gone";
+    return text + '\n';
 }
 
 std::uint64_t now_ns() {
@@ -125,13 +139,15 @@ std::string to_text(const page_picture& now, const std::optional<page_picture>& 
         const std::size_t slash = row.path.rfind('/');
         const std::string name =
             row.depth == 0 || slash == std::string::npos ? row.path : row.path.substr(slash + 1);
-        lines.push_back({std::string(2 * std::min<std::size_t>(row.depth, 16), ' ') + printable(name),
+        const std::string many =
+            row[f::accounts] == arena_row::none ? "" : " (" + std::to_string(row[f::accounts]) + ")";
+        lines.push_back({std::string(2 * std::min<std::size_t>(row.depth, 16), ' ') + printable(name) + many,
                          bytes_or_dash(row[f::used]), bytes_or_dash(row[f::allocated]),
                          bytes_or_dash(row[f::reserved]), bytes_or_dash(row[f::peak]),
                          bytes_or_dash(row[f::min]), bytes_or_dash(row[f::high]), bytes_or_dash(row[f::max]),
                          rate(row, now, before, [](const arena_row& r) { return r[f::charges]; }),
                          rate(row, now, before, [](const arena_row& r) { return r[f::refused]; }),
-                         std::to_string(failures(row))});
+                         failures(row)});
     }
     std::array<std::size_t, columns> widths{};
     for (const line& l : lines)
@@ -144,6 +160,7 @@ std::string to_text(const page_picture& now, const std::optional<page_picture>& 
                     ? " has shown nothing yet"
                     : ", as it was " + std::to_string((now_ns - now.time_ns) / second) + " s ago";
     text += '\n';
+    for (const device_row& d : now.devices) text += text_of_device(d);
     for (const line& l : lines) {
         for (std::size_t c = 0; c < columns; ++c) {
             const std::string space(widths[c] - width(l[c]), ' ');
@@ -170,7 +187,7 @@ std::string text_of(const std::vector<page_picture>& pages, const std::vector<pa
             text += to_text(page, old, now_ns()) + '\n';
         else if (page.time_ns != 0 && (!old || old->time_ns < page.time_ns))
             text += to_json(page.rows, page.process, page.time_ns, page.total_rows - page.rows.size(),
-                            page.columns) +
+                            page.columns, page.devices) +
                     '\n';
     }
     return text;

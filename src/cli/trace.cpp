@@ -38,12 +38,15 @@ peaks peaks_of(const trace& t) {
         now.requested -= b.bytes;
         now.live -= round_up(b.bytes, granule);
     };
+    // Sums of absurd sizes wrap, and come right again with the frees; a peak of them is as high as can be said.
+    const auto add = [](std::uint64_t& sum, std::uint64_t& peak, std::uint64_t bytes) {
+        sum += bytes;
+        peak = sum < bytes ? std::numeric_limits<std::uint64_t>::max() : std::max(peak, sum);
+    };
     for (const event& e : t.events) {
         if (e.kind == op::allocate) {
-            now.requested += e.bytes;
-            now.live += round_up(e.bytes, granule);
-            high.requested = std::max(high.requested, now.requested);
-            high.live = std::max(high.live, now.live);
+            add(now.requested, high.requested, e.bytes);
+            add(now.live, high.live, round_up(e.bytes, granule));
         } else if (e.kind == op::free && !t.blocks[e.id].outlives_free) {
             end(t.blocks[e.id]);
         } else if (e.kind == op::complete && t.blocks[e.id].outlives_free) {
@@ -51,6 +54,12 @@ peaks peaks_of(const trace& t) {
         }
     }
     return high;
+}
+
+std::uint64_t most_needed(const trace& t, const peaks& p, std::uint64_t limit) {
+    const std::uint64_t arenas = std::max<std::uint64_t>(t.arenas.size(), 1);
+    return limit > std::numeric_limits<std::uint64_t>::max() / arenas ? p.live
+                                                                      : std::min(p.live, limit * arenas);
 }
 
 std::uint32_t trace_builder::stream_index(std::uint64_t number) {

@@ -84,6 +84,9 @@ struct peaks {
 /// Returns: what `t` needs at once if nothing is refused. Complexity: linear.
 peaks peaks_of(const trace& t);
 
+/// Returns: bytes that the trace's live blocks may take at once where each of its arenas has that limit.
+std::uint64_t most_needed(const trace& t, const peaks& p, std::uint64_t limit);
+
 /// One event as a file spells it. What an op does not need is ignored.
 struct raw_event {
     std::uint64_t t_us = 0;

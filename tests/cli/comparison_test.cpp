@@ -184,7 +184,8 @@ TEST_CASE("peers are found beside the trace", "[cli][peers]") {
             return std::string(e.what()).substr(file.path().size());
         }
     };
-    CHECK(complain("") == ":1: empty file");
+    CHECK(complain("").empty()); // other programs have files of that name, too
+    CHECK(complain("name,host,port\nx,y,z,too many\n").empty());
     CHECK(complain("workload,native_reserved\n") == ":1: missing column expandable_reserved");
     const std::string head = "workload,native_reserved,expandable_reserved,mallocasync_reserved\n";
     CHECK(complain((head + "one,1,2\n").c_str()).substr(0, 31) == ":2: expected 4 fields, found 3:");

@@ -45,7 +45,7 @@ std::vector<arena_row> two_rows() {
     for (const auto f : {arena_field::requested, arena_field::allocated, arena_field::reserved,
                          arena_field::pending, arena_field::blocks})
         gpu[f] = arena_row::none;
-    arena_row job{.id = 2, .parent = 1, .depth = 1, .arena = true, .path = "gpu/<job>"};
+    arena_row job{.id = 2, .parent = 1, .depth = 1, .kind = row_kind::arena, .path = "gpu/<job>"};
     job.values.fill(7);
     job[arena_field::own] = 3_GiB;
     job[arena_field::used] = 3_GiB;
@@ -98,6 +98,26 @@ TEST_CASE("JSON of arenas is what its schema says", "[cli][top]") {
     };
     CHECK(test::schema_errors(rules, json(two_rows())) == "");
     CHECK(test::schema_errors(rules, json({})) == "");
+    const auto with_device = [](const device_row& d) {
+        const std::vector<device_row> devices{d};
+        return nlohmann::json::parse(to_json(two_rows(), {.pid = 7}, 5, 0, arena_columns.size(), devices));
+    };
+    device_row card{.name = "0"};
+    CHECK(test::schema_errors(rules, with_device(card)) == "");
+    card.values.fill(arena_row::none); // as of a page whose writer knows none of them
+    CHECK(test::schema_errors(rules, with_device(card)) == "");
+    const nlohmann::json& of_device = rules["properties"]["devices"]["items"]["properties"];
+    CHECK(of_device.size() == device_columns.size() + 1);
+    CHECK(rules["properties"]["devices"]["items"]["required"].size() == of_device.size());
+    for (const arena_column& c : device_columns) {
+        CAPTURE(c.name);
+        REQUIRE(of_device.contains(c.name));
+        if (c.name != std::string("limited_by")) CHECK(contains(of_device[c.name]["description"], c.help));
+    }
+    arena_row book{.id = 3, .parent = 2, .depth = 2, .kind = row_kind::accounts, .path = "gpu/<job>/users"};
+    book.values.fill(arena_row::none);
+    book[arena_field::used] = book[arena_field::charged] = book[arena_field::peak] = 5;
+    CHECK(test::schema_errors(rules, json({book})) == "");
 
     // Every column of the table is in the schema, and nothing else.
     const nlohmann::json& columns = rules["properties"]["arenas"]["items"]["properties"];
@@ -118,7 +138,7 @@ TEST_CASE("JSON of arenas is what its schema says", "[cli][top]") {
     wrong["arenas"][1]["used"] = nullptr;
     wrong["version"] = 2;
     wrong["most"] = 1;
-    wrong["arenas"][1]["kind"] = "account";
+    wrong["arenas"][1]["kind"] = "tenant";
     wrong["process"]["pid"] = -1;
     const std::string said = test::schema_errors(rules, wrong);
     for (const char* part : {"$.arenas[1].used: not of type", "$.version: not 1", "unknown member most",
@@ -241,6 +261,23 @@ TEST_CASE("the table of top shows the tree, limits and rates", "[cli][top]") {
     CHECK(contains(first, "3 GiB"));
     CHECK(contains(first, "8 GiB"));
     CHECK(contains(first, "and 3 more"));
+    arena_row book{.id = 3, .parent = 2, .depth = 2, .kind = row_kind::accounts, .path = "gpu/<job>/users"};
+    book.values.fill(arena_row::none);
+    book[arena_field::used] = book[arena_field::charged] = book[arena_field::peak] = 5_MiB;
+    book[arena_field::accounts] = 1000;
+    book[arena_field::refused] = 42;
+    before.rows.push_back(book);
+    before.devices.resize(1);
+    before.devices[0].name = "0\x1b";
+    before.devices[0][device_field::capacity] = 70_GiB;
+    before.devices[0][device_field::external] = 9_GiB;
+    const std::string more = to_text(before, std::nullopt);
+    CHECK(contains(more, "\n    users (1000) "));
+    CHECK(contains(more, "  42\n"));
+    CHECK(contains(more, "device 0?: capacity 70 GiB, held 0 B, free 0 B, external 9 GiB"));
+    CHECK_FALSE(contains(more, "gone"));
+    before.devices[0][device_field::vanished] = 2_GiB;
+    CHECK(contains(to_text(before, std::nullopt), ", 2 GiB of the capacity of the start gone\n"));
     page_picture now = before;
     now.time_ns += 500'000'000;
     now.rows[1][arena_field::charges] += 10;
@@ -346,7 +383,7 @@ TEST_CASE("arenas of one name have a series each; one that is made again goes on
           "[cli][report]") {
     const scratch_folder here;
     const auto arena_of = [](std::uint64_t id, std::uint64_t own) {
-        arena_row r{.id = id, .arena = true, .path = "arena"};
+        arena_row r{.id = id, .kind = row_kind::arena, .path = "arena"};
         r.values.fill(0);
         r[arena_field::own] = own;
         return r;

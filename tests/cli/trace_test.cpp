@@ -4,6 +4,7 @@
 #include "support/catch.hpp"
 #include "support/random.hpp"
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -201,6 +202,22 @@ TEST_CASE("peaks last until a block may be handed out again", "[cli][trace]") {
                                                         "4,a,3,500,0\n"));
     CHECK(p.requested == 1100);
     CHECK(p.live == 1536);
+
+    // Absurd sizes do not wrap to small ones.
+    const peaks absurd = peaks_of(load(std::string(header) + "0,a,1,18446744073709551615,0\n"
+                                                             "1,a,2,1000,0\n"
+                                                             "2,f,1,18446744073709551615,0\n"
+                                                             "3,a,3,5000,0\n"));
+    CHECK(absurd.requested == 18446744073709551615u);
+    CHECK(absurd.live >= 18446744073709551104u);
+}
+
+TEST_CASE("what fits under a limit for each arena is that limit times the arenas", "[cli][trace]") {
+    const trace t = load("t_us,op,id,bytes,stream,arena\n0,a,1,1000,0,x\n1,a,2,1000,0,y\n2,a,3,1000,0,z\n");
+    const peaks p = peaks_of(t);
+    CHECK(most_needed(t, p, 1u << 30) == 3 * 1024);
+    CHECK(most_needed(t, p, 512) == 3 * 512);
+    CHECK(most_needed(t, p, ~std::uint64_t{0}) == 3 * 1024);
 }
 
 TEST_CASE("an RMM log is recognised by its header", "[cli][trace][rmm]") {

@@ -15,9 +15,12 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -188,23 +191,16 @@ void check_scrub_speed(gpu& device) {
     }
 }
 
-struct latency {
-    double p50 = 0;
-    double p99 = 0;
-    double p999 = 0;
-};
-
-latency percentiles(std::vector<double>& ns) {
-    std::sort(ns.begin(), ns.end());
-    const auto at = [&](double q) {
-        return ns[static_cast<std::size_t>(q * static_cast<double>(ns.size() - 1))];
-    };
-    return {at(0.5), at(0.99), at(0.999)};
+/// Returns: the q-th part of the values in their order. Effects: reorders them. Requires: there are some.
+double quantile(std::vector<double>& values, double q) {
+    const auto at = values.begin() + static_cast<std::ptrdiff_t>(q * static_cast<double>(values.size() - 1));
+    std::nth_element(values.begin(), at, values.end());
+    return *at;
 }
 
-/// Allocates and frees 64 KiB to 1 MiB in turns. Returns: latencies of allocations.
+/// Allocates and frees 64 KiB to 1 MiB in turns. Returns: nanoseconds of each allocation.
 template <class Arena>
-latency quiet(Arena& a, cudaStream_t s, int pairs) {
+std::vector<double> quiet(Arena& a, cudaStream_t s, int pairs) {
     std::vector<double> ns;
     ns.reserve(static_cast<std::size_t>(pairs));
     for (int i = 0; i < pairs; ++i) {
@@ -214,61 +210,122 @@ latency quiet(Arena& a, cudaStream_t s, int pairs) {
         ns.push_back(std::chrono::duration<double, std::nano>(clock_type::now() - begin).count());
         a.deallocate(s, p, n);
     }
-    return percentiles(ns);
+    return ns;
 }
 
+/// A thread that does one thing again and again while it is told to, and sleeps otherwise.
+class neighbour {
+  public:
+    /// `work()`: one turn; returns whether it has got as far as it should be seen.
+    template <class Work>
+    explicit neighbour(Work work)
+        : thread_([this, work]() mutable {
+            while (true) {
+                {
+                    std::unique_lock lock(mutex_);
+                    asleep_ = true;
+                    changed_.wait(lock, [this] { return busy_ || stop_; });
+                    asleep_ = false;
+                    if (stop_) return;
+                }
+                while (busy_)
+                    if (work()) ++seen_;
+            }
+        }) {}
+    ~neighbour() {
+        set(false, true);
+        thread_.join();
+    }
+    /// Effects: returns when it has been seen at its work.
+    void begin() {
+        const std::size_t before = seen_;
+        set(true, false);
+        while (seen_ == before) std::this_thread::yield();
+    }
+    /// Effects: returns when it has left its work.
+    void end() {
+        set(false, false);
+        while (!asleep_) std::this_thread::yield();
+    }
+    [[nodiscard]] std::size_t seen() const { return seen_; }
+
+  private:
+    void set(bool busy, bool stop) {
+        const std::lock_guard lock(mutex_);
+        busy_ = busy;
+        stop_ = stop;
+        changed_.notify_one();
+    }
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::atomic<bool> busy_{false};
+    std::atomic<bool> asleep_{false};
+    bool stop_ = false;
+    std::atomic<std::size_t> seen_{0};
+    std::thread thread_; ///< last: it uses the rest
+};
+
+/// Short rounds take turns, alone, beside a thread that only computes, and beside one at its limit, in changing order: what the
+/// machine does over time falls on all three alike. Each round has a 99th percentile of its own, and what counts is the median
+/// of the ratios of rounds that stood side by side. The one that only computes shows what a second busy core costs by itself.
 template <template <class> class Policy>
 void check_neighbours(gpu& device, const char* policy, int pairs, const streams& s) {
     using arena = tenure::arena<Policy, gpu_hub>;
+    constexpr int rounds = 60;
+    constexpr std::size_t kinds = 3; // alone, beside computing, beside one at its limit
     gpu_hub hub(device);
     tenure::arena_group root({.name = "gpu", .max = 4_GiB});
     arena calm(root, hub, {.name = "calm", .min = 256_MiB, .max = 1_GiB});
     arena loud(root, hub, {.name = "loud", .max = 1_GiB});
-    (void)quiet(calm, s.a, 1000); // warm
-    // Alternately, so that drift of the machine does not count for one of the two.
-    std::vector<latency> alone;
-    std::vector<latency> beside;
-    std::size_t refused = 0;
-    for (int round = 0; round < 7; ++round) {
-        alone.push_back(quiet(calm, s.a, pairs));
-        std::atomic<bool> stop{false};
-        std::atomic<std::size_t> no{0};
-        std::thread hammer([&] {
-            std::vector<void*> held;
-            while (!stop) { // fills its limit, is refused, gives a half back
-                const auto r = loud.try_allocate(s.b, 32_MiB);
-                if (r) {
-                    held.push_back(*r);
-                    continue;
-                }
-                ++no;
-                for (std::size_t i = held.size() / 2; i-- > 0;) {
-                    loud.deallocate(s.b, held.back(), 32_MiB);
-                    held.pop_back();
-                }
+    std::vector<void*> held;
+    std::size_t refusals = 0;
+    std::vector<double> all[kinds];
+    std::vector<double> p99[kinds];
+    {
+        neighbour at_limit([&] { // fills its limit, is refused, gives a half back
+            if (const auto r = loud.try_allocate(s.b, 32_MiB)) {
+                held.push_back(*r);
+                return false;
             }
-            for (void* p : held) loud.deallocate(s.b, p, 32_MiB);
+            for (std::size_t i = held.size() / 2; i-- > 0;) {
+                loud.deallocate(s.b, held.back(), 32_MiB);
+                held.pop_back();
+            }
+            return true;
         });
-        while (no == 0) std::this_thread::yield();
-        beside.push_back(quiet(calm, s.a, pairs));
-        stop = true;
-        hammer.join();
-        refused += no;
+        neighbour computing([sum = 1.0]() mutable {
+            for (int i = 0; i < 1000; ++i) sum = sum * 1.0000001 + 1e-9;
+            return sum != 0;
+        });
+        neighbour* const beside[kinds] = {nullptr, &computing, &at_limit};
+        (void)quiet(calm, s.a, 2000); // warm
+        for (int round = 0; round < rounds; ++round)
+            for (std::size_t turn = 0; turn < kinds; ++turn) {
+                const std::size_t kind = (turn + static_cast<std::size_t>(round)) % kinds;
+                if (beside[kind] != nullptr) beside[kind]->begin();
+                std::vector<double> ns = quiet(calm, s.a, std::max(pairs / 8, 200));
+                if (beside[kind] != nullptr) beside[kind]->end();
+                all[kind].insert(all[kind].end(), ns.begin(), ns.end());
+                p99[kind].push_back(quantile(ns, 0.99));
+            }
+        refusals = at_limit.seen();
     }
-    const auto median = [](std::vector<latency> all, double latency::*which) {
-        std::sort(all.begin(), all.end(),
-                  [which](const latency& x, const latency& y) { return x.*which < y.*which; });
-        return all[all.size() / 2].*which;
+    for (void* p : held) loud.deallocate(s.b, p, 32_MiB);
+    const auto median_ratio = [&](std::size_t kind) {
+        std::vector<double> ratios;
+        for (std::size_t r = 0; r < p99[0].size(); ++r) ratios.push_back(p99[kind][r] / p99[0][r]);
+        return quantile(ratios, 0.5);
     };
-    const double p99_alone = median(alone, &latency::p99);
-    const double p99_beside = median(beside, &latency::p99);
-    std::printf("     neighbours/%s: alone p50 %.0f ns p99 %.0f ns p99.9 %.0f ns; beside one at its limit "
-                "(%zu refusals) "
-                "p50 %.0f ns p99 %.0f ns p99.9 %.0f ns; p99 ratio %.3f\n",
-                policy, median(alone, &latency::p50), p99_alone, median(alone, &latency::p999), refused,
-                median(beside, &latency::p50), p99_beside, median(beside, &latency::p999),
-                p99_beside / p99_alone);
-    say((std::string("neighbours/") + policy + "/p99_within_a_tenth").c_str(), p99_beside <= p99_alone * 1.1);
+    const char* const names[kinds] = {"alone", "beside one that computes", "beside one at its limit"};
+    for (std::size_t k = 0; k < kinds; ++k)
+        std::printf(
+            "     neighbours/%s: %s: p50 %.0f ns, p99 %.0f ns, p99.9 %.0f ns over all rounds; p99 of rounds "
+            "against alone, median %.3f\n",
+            policy, names[k], quantile(all[k], 0.5), quantile(all[k], 0.99), quantile(all[k], 0.999),
+            median_ratio(k));
+    std::printf("     neighbours/%s: %d rounds of %d allocations each, %zu refusals of the other\n", policy,
+                rounds, std::max(pairs / 8, 200), refusals);
+    say((std::string("neighbours/") + policy + "/p99_within_a_tenth").c_str(), median_ratio(2) <= 1.1);
     say((std::string("neighbours/") + policy + "/the_quiet_one_was_never_refused").c_str(),
         calm.limits().refused == 0);
 }

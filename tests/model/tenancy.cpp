@@ -1,5 +1,5 @@
 // Trees of tenants against a sequential oracle, and the properties that hold under threads. Run longer with
-// TENURE_MODEL_ROUNDS (a factor) and TENURE_RACE_REQUESTS (a number, 10^6 if not told).
+// TENURE_MODEL_ROUNDS (a factor) and TENURE_RACE_REQUESTS (a number, for the two races; 10^6 for the second if not told).
 
 #include "support/catch.hpp"
 #include "support/random.hpp"
@@ -407,7 +407,9 @@ TEST_CASE("racing takers in the ladder: whoever stays within the sum is never re
     std::mt19937_64 rng(test::seed());
     CAPTURE(test::seed());
     std::size_t reclaimed = 0;
-    for (int round = 0; round < rounds(4); ++round) {
+    const std::uint64_t wanted = number_from("TENURE_RACE_REQUESTS", 0);
+    std::atomic<std::uint64_t> requests{0};
+    for (int round = 0; round < rounds(4) || requests < wanted; ++round) {
         const std::size_t all = 10 + test::below(rng, 20);
         const bool device_is_short = test::chance(rng, 50); // else the tree is
         sim::device device({.capacity = all * block, .cost = sim::costs::zero(), .check_overlap = false});
@@ -434,6 +436,7 @@ TEST_CASE("racing takers in the ladder: whoever stays within the sum is never re
                         live.pop_back();
                         ++tokens;
                     };
+                    std::uint64_t mine_asked = 0;
                     ++ready;
                     while (ready < threads_of_each * tenants) std::this_thread::yield();
                     unsigned growing = 60; // percent; changes, so that memory has to change hands
@@ -442,6 +445,7 @@ TEST_CASE("racing takers in the ladder: whoever stays within the sum is never re
                         std::size_t left = tokens;
                         if (test::chance(mine, growing) && left != 0 &&
                             tokens.compare_exchange_strong(left, left - 1)) {
+                            ++mine_asked;
                             if (const auto r = here.try_allocate(default_stream, block)) {
                                 live.push_back(*r);
                             } else {
@@ -454,6 +458,7 @@ TEST_CASE("racing takers in the ladder: whoever stays within the sum is never re
                         if (test::chance(mine, 1)) here.trim(0);
                     }
                     while (!live.empty()) free_one();
+                    requests += mine_asked;
                 });
             for (auto& t : threads) t.join();
             CAPTURE(round, device_is_short, all);
@@ -489,15 +494,21 @@ TEST_CASE("racing requests at a limit: none over, no innocent refused", "[model]
     std::atomic<bool> stop{false};
     std::atomic<std::uint64_t> over{0};
     std::atomic<std::uint64_t> refused{0};
+    std::atomic<std::uint64_t> asked_by_others{0};
     std::vector<std::thread> bad;
     bad.emplace_back([&] {
-        while (!stop) {
+        std::uint64_t asked = 0;
+        for (; !stop; asked += 2) {
             if (greedy.reserve_settled(share * innocents + 1)) ++over;
             if (greedy.reserve(no_limit)) ++over;
         }
+        asked_by_others += asked;
     });
     bad.emplace_back([&] {
-        for (std::size_t n = 1; !stop; n = n % (share * innocents) + 1) (void)fickle.reserve(n).has_value();
+        std::uint64_t asked = 0;
+        for (std::size_t n = 1; !stop; n = n % (share * innocents) + 1, ++asked)
+            (void)fickle.reserve(n).has_value();
+        asked_by_others += asked;
     });
     std::vector<std::thread> threads;
     for (auto& m : good)
@@ -519,6 +530,8 @@ TEST_CASE("racing requests at a limit: none over, no innocent refused", "[model]
     for (auto& t : threads) t.join();
     stop = true;
     for (auto& t : bad) t.join();
+    CAPTURE(asked_by_others.load());
+    CHECK(asked_by_others > 0); // or nobody raced
     CHECK(over == 0);
     CHECK(refused == 0);
     CHECK(gpu.read().charged == 0);

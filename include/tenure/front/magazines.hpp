@@ -108,6 +108,18 @@ class magazines : miss_path<Pool> {
         pool_.reset();
     }
 
+    // ---- the hit alone, for who stands in front and adds nothing to one ----
+
+    /// Returns: a parked block, now live; null: `allocate` has more to do, and nothing has changed.
+    TENURE_ALWAYS_INLINE void* try_hit(stream_handle stream, std::size_t bytes,
+                                       std::size_t alignment) noexcept {
+        return this->template pop<reach::near>(stream, bytes, alignment);
+    }
+    /// Returns: whether the block is free now; if not, `deallocate` has more to do, and nothing has changed.
+    TENURE_ALWAYS_INLINE bool try_park(stream_handle stream, void* p, std::size_t bytes) noexcept {
+        return this->template push<reach::near>(stream, p, bytes);
+    }
+
     // ---- resource ----
 
     void* allocate(stream_handle stream, std::size_t bytes, std::size_t alignment = default_alignment) {

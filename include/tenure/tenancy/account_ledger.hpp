@@ -100,6 +100,7 @@ class account_ledger {
         const std::lock_guard lock(mutex_);
         account_directory::instance().enter(*a);
         ++parent.children;
+        ++open_;
         return *a.release();
     }
 
@@ -109,6 +110,7 @@ class account_ledger {
         const std::lock_guard lock(mutex_);
         (void)take_back([&](const account_state& s) { return &s == &a; }, true);
         a.closed = true;
+        --open_;
         const account_reading left = read(a);
         end_if_empty(a);
         return left;
@@ -189,6 +191,30 @@ class account_ledger {
               });
         r.blocks = blocks;
         return r;
+    }
+
+    /// As `reading`, for who only looks: no thread is stopped, so `stocked` and `blocks` are sums of numbers that change
+    /// meanwhile. Never more stocked than charged, never fewer than no blocks.
+    [[nodiscard]] account_reading glance(const account_state& a) const noexcept {
+        const std::lock_guard lock(mutex_);
+        account_reading r = read(a);
+        auto blocks = static_cast<std::int64_t>(r.blocks);
+        for (const auto& shelf : shelves_)
+            for (const stock_slot& slot : shelf->slots) {
+                const account_state* const s = slot.account.load(std::memory_order_relaxed);
+                if (s == nullptr || !s->is_within(a)) continue;
+                r.stocked += slot.prepaid.value();
+                if (s == &a) blocks += static_cast<std::int64_t>(slot.blocks.value());
+            }
+        r.stocked = std::min(r.stocked, r.charged);
+        r.blocks = static_cast<std::uint64_t>(std::max<std::int64_t>(blocks, 0));
+        return r;
+    }
+
+    /// Returns: number of accounts that are open.
+    [[nodiscard]] std::size_t open_accounts() const noexcept {
+        const std::lock_guard lock(mutex_);
+        return open_;
     }
 
     /// Effects: charges are held against `max` from now on. Returns: by how many bytes the account is over it, its
@@ -422,6 +448,7 @@ class account_ledger {
     account_state root_;
     std::vector<std::unique_ptr<stock_shelf>> shelves_;
     std::uint64_t refused_ = 0;
+    std::size_t open_ = 0; ///< number of accounts
 };
 
 } // namespace tenure

@@ -35,6 +35,8 @@
 /// Requires: all blocks of the pool are allocated through its accounts. (Others cannot be freed here, and are called
 /// `double_free`.) The pool outlives the accounts.
 ///
+/// An operator sees a book as one row, and those accounts that the program adds to a view (`arenas_view.hpp`).
+///
 /// Thread-safety: thread-safe, except construction and destruction. A block may be freed by any thread, also after the one
 /// that allocated it has ended.
 
@@ -44,7 +46,9 @@
 #include <tenure/front/block_table.hpp>
 #include <tenure/resource/resource.hpp>
 #include <tenure/tenancy/account_ledger.hpp>
+#include <tenure/tenancy/account_picture.hpp>
 #include <tenure/tenancy/arena_options.hpp>
+#include <tenure/tenancy/environment.hpp>
 
 #include <atomic>
 #include <cstddef>
@@ -103,13 +107,30 @@ class accounts {
 
     /// Throws: `std::bad_alloc`. Requires: the pool outlives this, this outlives its accounts.
     explicit accounts(Pool& pool, accounts_options options = {})
-        : pool_(&pool), ledger_(std::move(options.name), options.max, options.stock_bytes) {}
+        : pool_(&pool), ledger_(std::move(options.name), options.max, options.stock_bytes) {
+        shown_ = environment::instance().show(*this);
+    }
 
     accounts(const accounts&) = delete;
     accounts& operator=(const accounts&) = delete;
 
     /// Returns: what all accounts together hold and may hold.
     [[nodiscard]] account_reading reading() const noexcept { return ledger_.reading(ledger_.root()); }
+
+    /// Returns: the book as an operator sees it; nobody is stopped for it, see `account_ledger::glance`.
+    /// Throws: `std::bad_alloc`.
+    [[nodiscard]] account_picture glance() const {
+        account_picture p{.key = &ledger_.root(), .kind = row_kind::accounts};
+        p.path = ledger_.root().name;
+        if constexpr (requires { pool_->node().path(); }) {
+            p.arena = pool_->node().id();
+            p.path = pool_->node().path() + '/' + p.path;
+        }
+        p.reading = ledger_.glance(ledger_.root());
+        p.refused = ledger_.refused();
+        p.open = ledger_.open_accounts();
+        return p;
+    }
 
     /// See `account::set_max`.
     std::size_t set_max(std::size_t max) noexcept { return ledger_.set_max(ledger_.root(), max); }
@@ -213,6 +234,7 @@ class accounts {
 
     Pool* pool_;
     account_ledger ledger_;
+    environment::shown shown_; ///< ends first
 };
 
 template <resource Pool, class Rounding = granule_rounding>
@@ -365,6 +387,25 @@ class account {
 
     /// Returns: what the account, and those below it, hold and may hold.
     [[nodiscard]] account_reading reading() const noexcept { return ledger().reading(*state_); }
+
+    /// Returns: the account as an operator sees it; nobody is stopped for it, see `account_ledger::glance`.
+    /// Throws: `std::bad_alloc`.
+    [[nodiscard]] account_picture glance() const {
+        account_picture p = book_->glance();
+        p.key = state_;
+        p.kind = row_kind::account;
+        p.refused.reset();
+        p.open.reset();
+        std::string names = state_->name;
+        for (const account_state* a = state_->parent; a != nullptr; a = a->parent) {
+            p.above.push_back(a);
+            if (a->parent != nullptr) names = a->name + '/' + names;
+        }
+        p.path += '/' + names;
+        p.reading = ledger().glance(*state_);
+        p.blocks = p.reading.blocks;
+        return p;
+    }
 
     /// Effects: charges are held against `max` bytes from now on; nothing is taken away.
     /// Returns: by how many bytes the account is over it.

@@ -88,26 +88,20 @@ class arena {
     // ---- resource ----
 
     void* allocate(stream_handle stream, std::size_t bytes, std::size_t alignment = default_alignment) {
-        void* p = nullptr;
-        try {
-            p = policy_->allocate(stream, bytes,
-                                  alignment); // the policy's own hot path: nothing is passed on but p
-        } catch (const out_of_memory& e) {
-            return core_->climb_or_throw(e.failure(), stream, bytes, alignment);
-        } catch (const driver_error&) {
-            node().count_failure(failure_cause::driver);
-            throw;
-        } catch (const invalid_alignment&) {
-            node().count_failure(failure_cause::invalid_alignment);
-            throw;
+        if constexpr (has_hits) {
+            if (void* const p = policy_->try_hit(stream, bytes, alignment)) [[likely]]
+                return p;
+            return core_->allocate_missed(stream, bytes, alignment);
+        } else {
+            return core_->allocate(stream, bytes, alignment);
         }
-        if (core_->node().pressed()) [[unlikely]]
-            core_->relieve();
-        return p;
     }
 
     allocate_result try_allocate(stream_handle stream, std::size_t bytes,
                                  std::size_t alignment = default_alignment) noexcept {
+        if constexpr (has_hits)
+            if (void* const p = policy_->try_hit(stream, bytes, alignment)) [[likely]]
+                return p;
         allocate_result r = policy_->try_allocate(stream, bytes, alignment);
         if (!r || core_->node().pressed()) core_->climb(r, stream, bytes, alignment);
         return r;
@@ -119,15 +113,20 @@ class arena {
 
     void deallocate(stream_handle stream, void* p, std::size_t bytes,
                     std::size_t alignment = default_alignment) noexcept {
-        if (const deallocate_result r = try_deallocate(stream, p, bytes, alignment); !r)
-            report_misuse(r.error());
+        if constexpr (has_hits) {
+            if (!policy_->try_park(stream, p, bytes)) [[unlikely]]
+                core_->deallocate_missed(stream, p, bytes, alignment);
+        } else {
+            core_->deallocate(stream, p, bytes, alignment);
+        }
     }
 
     deallocate_result try_deallocate(stream_handle stream, void* p, std::size_t bytes,
                                      std::size_t alignment = default_alignment) noexcept {
-        deallocate_result r = policy_->try_deallocate(stream, p, bytes, alignment);
-        if (!r) core_->name(r);
-        return r;
+        if constexpr (has_hits)
+            if (policy_->try_park(stream, p, bytes)) [[likely]]
+                return freed{};
+        return core_->try_deallocate(stream, p, bytes, alignment);
     }
 
     void deallocate_sync(void* p, std::size_t bytes, std::size_t alignment) noexcept {
@@ -222,6 +221,14 @@ class arena {
   private:
     template <template <class> class, device>
     friend class arena;
+
+    /// A hit of the policy's charges nothing, so nothing but the policy is asked for one.
+    static constexpr bool has_hits = requires(policy_type & pool, void* p) {
+        { pool.try_hit(stream_handle{}, std::size_t{}, std::size_t{}) }
+        noexcept;
+        { pool.try_park(stream_handle{}, p, std::size_t{}) }
+        noexcept;
+    };
 
     std::unique_ptr<core_type> core_; ///< null only after it was bequeathed
     policy_type* policy_;

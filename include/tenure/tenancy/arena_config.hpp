@@ -22,7 +22,9 @@
 ///
 /// A text is taken for a file's name when it holds neither `=` nor `;` nor a line break: no line says anything without one.
 ///
-/// Complexity: linear in the text, and in the entries for a look-up. Thread-compatible; immutable once read.
+/// A line for which nobody has ever asked is most often a name that is written wrongly: `unused` tells which they are.
+///
+/// Complexity: linear in the text, and in the entries for a look-up. Thread-safe once read: nothing changes but what was asked.
 
 #include <tenure/core/error.hpp>
 #include <tenure/core/units.hpp>
@@ -30,6 +32,7 @@
 #include <tenure/tenancy/limits.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <charconv>
 #include <cstddef>
@@ -62,6 +65,27 @@ class arena_config_error : public std::runtime_error {
     std::size_t column_;
 };
 
+namespace detail {
+
+/// Set once, by whichever thread; a copy says what it said.
+class raised_flag {
+  public:
+    raised_flag() = default;
+    raised_flag(const raised_flag& other) noexcept : up_(other.up()) {}
+    raised_flag& operator=(const raised_flag& other) noexcept {
+        up_.store(other.up(), std::memory_order_relaxed);
+        return *this;
+    }
+    ~raised_flag() = default;
+    void raise() const noexcept { up_.store(true, std::memory_order_relaxed); }
+    [[nodiscard]] bool up() const noexcept { return up_.load(std::memory_order_relaxed); }
+
+  private:
+    mutable std::atomic<bool> up_{false};
+};
+
+} // namespace detail
+
 /// One line of a configuration.
 struct arena_entry {
     std::string path; ///< names joined by '/'
@@ -75,6 +99,7 @@ struct arena_entry {
         bool max = false;
         bool weight = false;
     } given{};
+    detail::raised_flag asked_for{}; ///< by `arena_config::find`, for a tenant of this path
 
     [[nodiscard]] std::string_view name() const noexcept {
         return std::string_view(path).substr(path.rfind('/') + 1); // npos + 1 is 0
@@ -94,13 +119,19 @@ class arena_config {
         return arena_config(text, std::move(source));
     }
 
-    /// Throws: `std::runtime_error` if the file cannot be read; as `parse`.
+    /// Throws: `std::runtime_error` if the file cannot be read, or holds nothing, not even a comment; as `parse`.
     static arena_config load(const std::string& file) {
         errno = 0;
         std::ifstream in(file, std::ios::binary);
         if (!in) throw std::runtime_error(file + ": " + std::strerror(errno != 0 ? errno : EIO));
-        const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+        std::string text;
+        try { // a folder opens, and throws when it is read
+            text.assign(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
+        } catch (const std::ios_base::failure& e) {
+            throw std::runtime_error(file + ": cannot be read: " + e.code().message());
+        }
         if (in.bad()) throw std::runtime_error(file + ": cannot be read");
+        if (text.empty()) throw std::runtime_error(file + ": is empty");
         return arena_config(text, file);
     }
 
@@ -116,16 +147,30 @@ class arena_config {
     [[nodiscard]] const std::vector<arena_entry>& entries() const noexcept { return entries_; }
     [[nodiscard]] bool empty() const noexcept { return entries_.empty(); }
 
+    /// Returns: what was read: a file, or what stands in errors.
+    [[nodiscard]] const std::string& source() const noexcept { return source_; }
+
     /// Returns: the tenant's own entry, else the `*` beside it, else null.
     [[nodiscard]] const arena_entry* find(std::string_view path) const noexcept {
-        const arena_entry* any = nullptr;
+        const arena_entry* found = nullptr;
         const std::size_t slash = path.rfind('/');
         const std::string_view above = slash == std::string_view::npos ? "" : path.substr(0, slash);
         for (const arena_entry& e : entries_) {
-            if (e.path == path) return &e;
-            if (e.name() == "*" && e.parent() == above) any = &e;
+            if (e.name() == "*" && e.parent() == above) found = &e;
+            if (e.path != path) continue;
+            found = &e;
+            break;
         }
-        return any;
+        if (found != nullptr) found->asked_for.raise();
+        return found;
+    }
+
+    /// Returns: the entries that `find` has never returned, nor `apply` used. Throws: `std::bad_alloc`.
+    [[nodiscard]] std::vector<const arena_entry*> unused() const {
+        std::vector<const arena_entry*> left;
+        for (const arena_entry& e : entries_)
+            if (!e.asked_for.up()) left.push_back(&e);
+        return left;
     }
 
     /// Effects: gives the options of the arena, or group, `path` those limits that were configured for it; the name becomes
@@ -150,6 +195,8 @@ class arena_config {
     };
 
     arena_config(std::string_view text, std::string source) : source_(std::move(source)) {
+        constexpr std::string_view mark = "\xef\xbb\xbf"; // with which some editors begin a file in UTF-8
+        if (text.substr(0, mark.size()) == mark) text.remove_prefix(mark.size());
         std::size_t line = 1;
         std::size_t column = 1;
         while (true) {
@@ -223,6 +270,10 @@ class arena_config {
             if (part.empty()) fail(here, "a part of the path " + quoted(e.path) + " is empty");
             if (part.find('=') != std::string_view::npos)
                 fail(here, quoted(part) + " is no name: a line begins with a tenant's path");
+            if (std::any_of(part.begin(), part.end(), [](char c) {
+                    return static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) == 0x7f;
+                }))
+                fail(here, "a control character in a name");
             if (part == "*" && slash != std::string::npos)
                 fail(here, "* can only be the last part of a path");
             if (slash == std::string::npos) break;

@@ -92,6 +92,45 @@ class arena_core final : public idle_holder, public survivor {
         }
     }
 
+    // ---- allocation and free, with what the policy does not know ----
+
+    void* allocate(stream_handle stream, std::size_t bytes, std::size_t alignment) {
+        void* p = nullptr;
+        try {
+            p = policy_->allocate(stream, bytes, alignment); // nothing is passed on but p
+        } catch (const out_of_memory& e) {
+            return climb_or_throw(e.failure(), stream, bytes, alignment);
+        } catch (const driver_error&) {
+            node_.count_failure(failure_cause::driver);
+            throw;
+        } catch (const invalid_alignment&) {
+            node_.count_failure(failure_cause::invalid_alignment);
+            throw;
+        }
+        if (node_.pressed()) [[unlikely]]
+            relieve();
+        return p;
+    }
+    deallocate_result try_deallocate(stream_handle stream, void* p, std::size_t bytes,
+                                     std::size_t alignment) noexcept {
+        deallocate_result r = policy_->try_deallocate(stream, p, bytes, alignment);
+        if (!r) name(r);
+        return r;
+    }
+    void deallocate(stream_handle stream, void* p, std::size_t bytes, std::size_t alignment) noexcept {
+        if (const deallocate_result r = try_deallocate(stream, p, bytes, alignment); !r)
+            report_misuse(r.error());
+    }
+
+    // The same, for who has looked for a hit already.
+    TENURE_NOINLINE void* allocate_missed(stream_handle stream, std::size_t bytes, std::size_t alignment) {
+        return allocate(stream, bytes, alignment);
+    }
+    TENURE_NOINLINE void deallocate_missed(stream_handle stream, void* p, std::size_t bytes,
+                                           std::size_t alignment) noexcept {
+        deallocate(stream, p, bytes, alignment);
+    }
+
     // ---- the ladder ----
 
     /// Effects: what is left to do after the policy has answered `r`, where it failed or there is pressure. Changes `r` in

@@ -4,8 +4,8 @@
 /// `arena_row`: one tenant as an operator sees it, as a row of numbers; and the table of its columns, which is the one place
 /// where they are named. JSON, Prometheus text, the published page and `tenure top` all go by it.
 ///
-/// What a column says is in its `help`. Absent is `arena_row::none`: a limit that is not set, or what only a pool knows of a
-/// group, which has none.
+/// What a column says is in its `help`. Absent is `arena_row::none`: a limit that is not set, or what a row of that kind does
+/// not know: only an arena has a pool of its own, only accounts have stocks.
 ///
 /// Plain values; thread-compatible.
 
@@ -37,6 +37,24 @@ struct arena_column {
     column_unit unit;
     const char* help;
 };
+
+/// What a row is of.
+enum class row_kind : std::uint8_t {
+    group,    ///< levels of a tree
+    arena,    ///< has a pool
+    accounts, ///< a book of accounts in somebody's pool; its bytes are what their blocks take
+    account,  ///< one of them, which the program has chosen to show
+};
+
+constexpr const char* to_string(row_kind k) noexcept {
+    switch (k) {
+    case row_kind::group: return "group";
+    case row_kind::arena: return "arena";
+    case row_kind::accounts: return "accounts";
+    case row_kind::account: return "account";
+    }
+    return "unknown";
+}
 
 /// The columns in their order, which is the order in a published page: a new one goes to the end.
 enum class arena_field : std::uint8_t {
@@ -70,6 +88,8 @@ enum class arena_field : std::uint8_t {
     reserved,
     pending,
     blocks,
+    stocked,
+    accounts,
 };
 
 inline constexpr std::array arena_columns = [] {
@@ -78,9 +98,11 @@ inline constexpr std::array arena_columns = [] {
     constexpr column_kind limit = column_kind::limit;
     constexpr column_unit bytes = column_unit::bytes;
     constexpr column_unit number = column_unit::number;
-    return std::array<arena_column, 30>{{
-        {"used", level, bytes, "held from the device, by it and all below it"},
-        {"charged", level, bytes, "used, with guarantees of those below that nobody uses"},
+    return std::array<arena_column, 32>{{
+        {"used", level, bytes,
+         "held from the device, by it and all below it; of accounts what their blocks take"},
+        {"charged", level, bytes,
+         "used, with guarantees of those below that nobody uses; of accounts with stocks"},
         {"own", level, bytes, "held from the device by itself"},
         {"peak", level, bytes, "the most that was ever charged"},
         {"min", limit, bytes, "guaranteed"},
@@ -111,9 +133,11 @@ inline constexpr std::array arena_columns = [] {
         {"reserved", level, bytes, "held by its pool: live, cached and pending blocks"},
         {"pending", level, bytes, "freed, waiting for work on other streams"},
         {"blocks", level, number, "live blocks"},
+        {"stocked", level, bytes, "paid in advance by threads, and taken back before anybody is refused"},
+        {"accounts", level, number, "accounts that are open in the book"},
     }};
 }();
-static_assert(arena_columns.size() == static_cast<std::size_t>(arena_field::blocks) + 1);
+static_assert(arena_columns.size() == static_cast<std::size_t>(arena_field::accounts) + 1);
 
 struct arena_row {
     static constexpr std::uint64_t none = std::numeric_limits<std::uint64_t>::max();
@@ -121,8 +145,8 @@ struct arena_row {
     std::uint64_t id = 0;     ///< unique for the life of the process
     std::uint64_t parent = 0; ///< id of the row above it; 0: none
     std::uint32_t depth = 0;  ///< 0: at the top
-    bool arena = false;       ///< it has a pool; otherwise it is a group
-    std::string path;         ///< names from the root, joined by '/'
+    row_kind kind = row_kind::group;
+    std::string path; ///< names from the root, joined by '/'
     std::array<std::uint64_t, arena_columns.size()> values{};
 
     [[nodiscard]] std::uint64_t& operator[](arena_field f) noexcept {
@@ -151,7 +175,7 @@ inline arena_row row_of(const tenant_picture& t) {
     arena_row row{.id = t.id,
                   .parent = t.parent,
                   .depth = static_cast<std::uint32_t>(t.depth),
-                  .arena = t.arena,
+                  .kind = t.arena ? row_kind::arena : row_kind::group,
                   .path = t.path};
     row.values.fill(arena_row::none);
     const meter_reading& m = t.reading;

@@ -5,7 +5,7 @@
 /// text format 0.0.4 of its exposition.
 ///
 /// Both go by the table of columns (`arena_row.hpp`): a column `used` in bytes is `"used"` in JSON and
-/// `tenure_arena_used_bytes` for Prometheus; counters end in `_total` there, nanoseconds become seconds. What is absent is
+/// `tenure_arena_used_bytes` for Prometheus; one of a device (`device_row.hpp`) is `tenure_device_free_bytes`; counters end in `_total` there, nanoseconds become seconds. What is absent is
 /// null in JSON and left out for Prometheus.
 ///
 /// Names are bytes, and both formats are UTF-8: what is none in a name is U+FFFD there. Two arenas of one name are told apart
@@ -14,8 +14,11 @@
 /// Complexity: linear. Thread-safety: functions of values.
 
 #include <tenure/tenancy/arena_row.hpp>
+#include <tenure/tenancy/capacity.hpp>
+#include <tenure/tenancy/device_row.hpp>
 #include <tenure/tenancy/process.hpp>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -81,6 +84,19 @@ inline void append_number(std::string& out, std::uint64_t n) {
     n == arena_row::none ? out += "null" : out += std::to_string(n);
 }
 
+inline void append_device(std::string& out, const device_row& d, bool first) {
+    out += first ? R"({"name":)" : R"(,{"name":)";
+    append_json_string(out, d.name);
+    for (std::size_t c = 0; c < device_columns.size(); ++c) {
+        ((out += ",\"") += device_columns[c].name) += "\":";
+        if (c == static_cast<std::size_t>(device_field::limited_by) && d.values[c] != arena_row::none)
+            append_json_string(out, to_string(static_cast<capacity_limit>(d.values[c])));
+        else
+            append_number(out, d.values[c]);
+    }
+    out += '}';
+}
+
 /// A label's value: quotes, backslashes and line breaks escaped.
 inline std::string prometheus_label(std::string_view text) {
     std::string out;
@@ -97,21 +113,24 @@ inline std::string prometheus_label(std::string_view text) {
 /// `more`: how many rows of the process are not among them. `columns`: how many are known; the others are left out.
 inline std::string to_json(std::span<const arena_row> rows, const process_identity& process,
                            std::uint64_t time_ns = 0, std::size_t more = 0,
-                           std::size_t columns = arena_columns.size()) {
+                           std::size_t columns = arena_columns.size(),
+                           std::span<const device_row> devices = {}) {
     std::string out = R"({"schema":"tenure-arenas","version":1,"time_ns":)";
     out += std::to_string(time_ns);
     out += R"(,"process":{"pid":)" + std::to_string(process.pid);
     out += R"(,"started":)" + std::to_string(process.started);
     out += R"(,"program":)";
     detail::append_json_string(out, process.program);
-    out += R"(},"more":)" + std::to_string(more);
+    out += R"(},"devices":[)";
+    for (const device_row& d : devices) detail::append_device(out, d, &d == devices.data());
+    out += R"(],"more":)" + std::to_string(more);
     out += R"(,"arenas":[)";
     for (const arena_row& row : rows) {
         if (&row != rows.data()) out += ',';
         out += R"({"id":)" + std::to_string(row.id) + R"(,"parent":)";
         row.parent == 0 ? out += "null" : out += std::to_string(row.parent);
         out += R"(,"depth":)" + std::to_string(row.depth);
-        out += row.arena ? R"(,"kind":"arena","path":)" : R"(,"kind":"group","path":)";
+        ((out += R"(,"kind":")") += to_string(row.kind)) += R"(","path":)";
         detail::append_json_string(out, row.path);
         for (std::size_t c = 0; c < columns; ++c) {
             (out += ",\"") += arena_columns[c].name;
@@ -124,24 +143,25 @@ inline std::string to_json(std::span<const arena_row> rows, const process_identi
     return out;
 }
 
-/// Returns: all metrics, each line ended.
-inline std::string to_prometheus(std::span<const arena_row> rows, const process_identity& process) {
-    std::string out;
-    for (std::size_t c = 0; c < arena_columns.size(); ++c) {
-        const arena_column& column = arena_columns[c];
+namespace detail {
+
+/// Effects: one metric for each column, a sample for each row that has a value. `labels(row)`: what stands between braces.
+template <class Row, std::size_t N, class Labels>
+void append_metrics(std::string& out, const std::string& prefix, const std::array<arena_column, N>& columns,
+                    std::span<const Row> rows, Labels&& labels) {
+    for (std::size_t c = 0; c < columns.size(); ++c) {
+        const arena_column& column = columns[c];
         const bool counter = column.kind == column_kind::counter;
-        std::string metric = std::string("tenure_arena_") + column.name;
+        std::string metric = prefix + column.name;
         if (column.unit == column_unit::bytes) metric += "_bytes";
         if (column.unit == column_unit::nanoseconds) metric += "_seconds";
         if (counter) metric += "_total";
         out += "# HELP " + metric + ' ' + column.help + '\n';
         out += "# TYPE " + metric + (counter ? " counter\n" : " gauge\n");
-        for (const arena_row& row : rows) {
+        for (const Row& row : rows) {
             const std::uint64_t value = row.values[c];
             if (value == arena_row::none) continue;
-            out += metric + "{arena=\"" + detail::prometheus_label(row.path) + "\",kind=\"" +
-                   (row.arena ? "arena" : "group") + "\",id=\"" + std::to_string(row.id) + "\",pid=\"" +
-                   std::to_string(process.pid) + "\"} ";
+            out += metric + '{' + labels(row) + "} ";
             if (column.unit == column_unit::nanoseconds) {
                 char seconds[32];
                 std::snprintf(seconds, sizeof seconds, "%llu.%09llu",
@@ -154,6 +174,23 @@ inline std::string to_prometheus(std::span<const arena_row> rows, const process_
             out += '\n';
         }
     }
+}
+
+} // namespace detail
+
+/// Returns: all metrics, each line ended; those of devices only if there are any.
+inline std::string to_prometheus(std::span<const arena_row> rows, const process_identity& process,
+                                 std::span<const device_row> devices = {}) {
+    const std::string pid = "pid=\"" + std::to_string(process.pid) + '"';
+    std::string out;
+    detail::append_metrics(out, "tenure_arena_", arena_columns, rows, [&](const arena_row& row) {
+        return "arena=\"" + detail::prometheus_label(row.path) + "\",kind=\"" + to_string(row.kind) +
+               "\",id=\"" + std::to_string(row.id) + "\"," + pid;
+    });
+    if (devices.empty()) return out;
+    detail::append_metrics(out, "tenure_device_", device_columns, devices, [&](const device_row& d) {
+        return "device=\"" + detail::prometheus_label(d.name) + "\"," + pid;
+    });
     return out;
 }
 

@@ -1,31 +1,39 @@
 #pragma once
 
 /// \file
-/// `arenas_view`: the arenas and groups that an operator wants to see, and a picture of them all.
+/// `arenas_view`: the tenants and devices that an operator wants to see, and a picture of them all.
 ///
 ///     arenas_view view;
 ///     auto seen_gpu = view.add(gpu);        a group: itself and all below it
 ///     auto seen_job = view.add(job);        an arena: also what its pool knows
+///     auto seen_book = view.add(book);      accounts: all of a book in one row, below the arena whose pool they share
+///     auto seen_alice = view.add(alice);    one account of many: a row of its own, below the book
+///     auto seen_card = view.add("0", card, [&] { return gpu.limits().used; });    a `capacity_watch`
 ///     puts(to_json(view.read(), {}).c_str());
 ///
 /// Invariants:
-///   1. An arena is looked at only while its `seen` lives, which therefore ends before the arena does.
+///   1. What was added is looked at only while its `seen` lives, which therefore ends before it does.
 ///   2. Rows come in tree order, parents before children, each tenant once however often it was added.
-///   3. The levels of one tree are taken at one instant; what pools know is taken right after.
+///   3. The levels of one tree are taken at one instant; what pools and accounts know is taken right after.
 ///
-/// Nothing is done but in `read`. Complexity of that: linear in the rows, and one `usage` an arena.
+/// Nothing is done but in `read` and `read_devices`. Complexity: linear in the rows, and one `usage` an arena, a visit of all
+/// stocks an account, one question to the device a watch.
 /// Thread-safety: thread-safe. Its lock is taken before any other of the library.
 
 #include <tenure/resource/usage.hpp>
+#include <tenure/tenancy/account_picture.hpp>
 #include <tenure/tenancy/arena_row.hpp>
+#include <tenure/tenancy/capacity.hpp>
+#include <tenure/tenancy/device_row.hpp>
 #include <tenure/tenancy/meter.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <mutex>
+#include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -57,19 +65,40 @@ class arenas_view {
     arenas_view(const arenas_view&) = delete;
     arenas_view& operator=(const arenas_view&) = delete;
 
-    /// Effects: shows an arena or a group, and all below it. Requires: it and the view outlive what is returned.
-    /// Throws: `std::bad_alloc`.
+    /// Effects: shows an arena or a group, and all below it; or a book of accounts; or an account. Requires: it and the view
+    /// outlive what is returned. Throws: `std::bad_alloc`.
     template <class Tenant>
     seen add(const Tenant& tenant) {
-        source s{.node = &tenant.node()};
-        if constexpr (requires { tenant.usage(); }) {
-            s.pool = &tenant;
-            s.usage = [](const void* pool) { return static_cast<const Tenant*>(pool)->usage(); };
+        if constexpr (requires { tenant.glance(); }) {
+            const std::lock_guard lock(mutex_);
+            account_source s{.tenant = &tenant,
+                             .look = [](const void* t) { return static_cast<const Tenant*>(t)->glance(); }};
+            const auto same = std::find_if(accounts_.begin(), accounts_.end(),
+                                           [&](const account_source& a) { return a.tenant == s.tenant; });
+            s.number = ++last_;
+            s.id = same == accounts_.end() ? meter::new_id() : same->id;
+            accounts_.push_back(s);
+            return {*this, s.number};
+        } else {
+            source s{.node = &tenant.node()};
+            if constexpr (requires { tenant.usage(); }) {
+                s.pool = &tenant;
+                s.usage = [](const void* pool) { return static_cast<const Tenant*>(pool)->usage(); };
+            }
+            const std::lock_guard lock(mutex_);
+            s.number = ++last_;
+            sources_.push_back(s);
+            return {*this, s.number};
         }
+    }
+
+    /// Effects: shows a device. `held()`: bytes that the arenas hold of it, as `capacity_watch::look` takes it; called by whoever
+    /// reads, with the view's lock held, and must not throw. Requires: no other device of that name is shown; the watch, and what `held` refers to, outlive what is
+    /// returned, as the view does. Throws: `std::bad_alloc`.
+    seen add(std::string name, capacity_watch& watch, std::function<std::size_t()> held) {
         const std::lock_guard lock(mutex_);
-        s.number = ++last_;
-        sources_.push_back(s);
-        return {*this, s.number};
+        devices_.push_back({last_ + 1, std::move(name), &watch, std::move(held)});
+        return {*this, ++last_};
     }
 
     /// Throws: `std::bad_alloc`.
@@ -85,7 +114,17 @@ class arenas_view {
             if (s.pool != nullptr) pools.emplace_back(picture.front().id, &s);
         }
         for (const auto& [id, s] : pools) set_usage(rows[by_id.at(id)], s->usage(s->pool));
+        add_accounts(rows, by_id);
         return in_tree_order(std::move(rows), by_id);
+    }
+
+    /// Returns: the devices, as they were added; each is asked. Throws: `std::bad_alloc`.
+    [[nodiscard]] std::vector<device_row> read_devices() const {
+        const std::lock_guard lock(mutex_);
+        std::vector<device_row> rows;
+        rows.reserve(devices_.size());
+        for (const device_source& d : devices_) rows.push_back(row_of(d.name, d.watch->look(d.held())));
+        return rows;
     }
 
   private:
@@ -95,6 +134,42 @@ class arenas_view {
         const void* pool = nullptr;
         usage_counters (*usage)(const void*) = nullptr;
     };
+    struct account_source {
+        std::uint64_t number = 0;
+        std::uint64_t id = 0; ///< of its row; the same for the same account
+        const void* tenant = nullptr;
+        account_picture (*look)(const void*) = nullptr;
+    };
+    struct device_source {
+        std::uint64_t number = 0;
+        std::string name;
+        capacity_watch* watch = nullptr;
+        std::function<std::size_t()> held;
+    };
+
+    /// Effects: each account stands below the next of those above it that is shown, a book below its arena.
+    void add_accounts(std::vector<arena_row>& rows,
+                      std::unordered_map<std::uint64_t, std::size_t>& by_id) const {
+        std::vector<std::pair<std::uint64_t, account_picture>> pictures;
+        std::unordered_map<const void*, std::uint64_t> shown;
+        for (const account_source& s : accounts_) {
+            if (!by_id.emplace(s.id, rows.size() + pictures.size()).second) continue;
+            pictures.emplace_back(s.id, s.look(s.tenant));
+            shown.emplace(pictures.back().second.key, s.id);
+        }
+        for (const auto& [id, picture] : pictures) {
+            arena_row row = row_of(picture);
+            row.id = id;
+            row.parent = picture.arena;
+            for (const void* const above : picture.above) {
+                const auto at = shown.find(above);
+                if (at == shown.end()) continue;
+                row.parent = at->second;
+                break;
+            }
+            rows.push_back(std::move(row));
+        }
+    }
 
     static std::vector<arena_row> in_tree_order(std::vector<arena_row> rows,
                                                 const std::unordered_map<std::uint64_t, std::size_t>& by_id) {
@@ -125,11 +200,16 @@ class arenas_view {
 
     void remove(std::uint64_t number) noexcept {
         const std::lock_guard lock(mutex_);
-        std::erase_if(sources_, [number](const source& s) { return s.number == number; });
+        const auto is_it = [number](const auto& s) { return s.number == number; };
+        std::erase_if(sources_, is_it);
+        std::erase_if(accounts_, is_it);
+        std::erase_if(devices_, is_it);
     }
 
     mutable std::mutex mutex_; ///< guards what follows
     std::vector<source> sources_;
+    std::vector<account_source> accounts_;
+    std::vector<device_source> devices_;
     std::uint64_t last_ = 0;
 };
 

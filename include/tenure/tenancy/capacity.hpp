@@ -17,7 +17,7 @@
 ///
 /// On a shared card free memory comes and goes. So the capacity is a reading, not a promise: an arena tree is made with the
 /// one of the start. What vanishes later makes requests fail with cause `device`, and no limit or guarantee is changed by it;
-/// the program sees it through a `capacity_watch`, and says it on where it is wanted: a published page does not.
+/// the program sees it through a `capacity_watch`, and an operator where that was added to a view (`arenas_view`).
 ///
 /// Thread-safety: functions of values; the watch is thread-safe if its sources are.
 

@@ -13,6 +13,10 @@
 /// The variables are read when the first arena or group is made. A text that cannot be read is an error there
 /// (`arena_config_error`, `std::invalid_argument`): an operator's limits are never dropped in silence.
 ///
+/// A line of TENURE_ARENAS that no arena or group has taken up is most often a name that is written wrongly, and a limit that
+/// does not hold. When the program ends, such lines are told on stderr; of a file, which several programs may share, only if it
+/// has taken up none at all. `unused` tells a program that asks.
+///
 /// Without both variables this costs a look at a flag for each arena made, and nothing else: no thread, no page.
 ///
 /// Thread-safety: thread-safe, except `read_again`.
@@ -22,11 +26,14 @@
 #include <tenure/tenancy/publisher.hpp>
 
 #include <cstddef>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace tenure {
 
@@ -73,6 +80,7 @@ class environment {
         const bool publish = publisher::is_asked();
         config_ = arena_config::from_environment();
         publishes_ = publish;
+        if (!config_.empty() && !tells_) tells_ = std::atexit([] { instance().tell_unused(); }) == 0;
     }
 
     /// Returns: the options with the operator's limits for that path; the name stays.
@@ -85,14 +93,17 @@ class environment {
         return options;
     }
 
-    /// Effects: publishes an arena or a group while the result lives, if that is asked for and there is host memory for it;
-    /// the thread that does begins with the first and ends with the last.
-    template <class Tenant>
-    [[nodiscard]] shown show(const Tenant& tenant) noexcept {
+    /// Effects: publishes what `arenas_view::add` takes while the result lives, if that is asked for and there is host memory for
+    /// it; the thread that does begins with the first and ends with the last. Arenas, groups and books of accounts do so for
+    /// themselves; a program does for accounts of its choice, and for the device it looks at:
+    ///
+    ///     auto shown = environment::instance().show("0", card, [&] { return root.limits().used; });
+    template <class... Tenant>
+    [[nodiscard]] shown show(Tenant&&... tenant) noexcept {
         shown s;
         if (!publishes_) return s;
         try {
-            s.seen_.emplace(view_.add(tenant));
+            s.seen_.emplace(view_.add(std::forward<Tenant>(tenant)...));
             const std::lock_guard lock(mutex_);
             if (count_ == 0)
                 publisher_ = std::make_unique<publisher>(view_, publisher_options{.when = publish::always});
@@ -101,6 +112,20 @@ class environment {
         } catch (...) { // what an operator sees is worth no failure
         }
         return s;
+    }
+
+    /// Returns: one line for a person about what TENURE_ARENAS says and nobody has taken up so far; empty: nothing.
+    /// Throws: `std::bad_alloc`.
+    [[nodiscard]] std::string unused() const {
+        const std::vector<const arena_entry*> left = config_.unused();
+        if (left.empty()) return {};
+        std::string text = "TENURE_ARENAS: no arena or group here is";
+        constexpr std::size_t most = 8;
+        for (std::size_t i = 0; i < left.size() && i < most; ++i)
+            text +=
+                (i == 0 ? " \"" : ", \"") + left[i]->path + "\" (line " + std::to_string(left[i]->line) + ')';
+        if (left.size() > most) text += " and " + std::to_string(left.size() - most) + " more";
+        return text;
     }
 
     /// Returns: the published page, or an empty path.
@@ -112,6 +137,16 @@ class environment {
   private:
     environment() { read_again(); }
 
+    void tell_unused() const noexcept {
+        try {
+            const bool of_a_file = config_.source() != "TENURE_ARENAS";
+            if (of_a_file && config_.unused().size() != config_.entries().size()) return;
+            if (const std::string text = unused(); !text.empty())
+                std::fprintf(stderr, "tenure: %s\n", text.c_str());
+        } catch (...) { // no host memory for a word at the end
+        }
+    }
+
     void hide() noexcept {
         const std::lock_guard lock(mutex_); // the publisher's thread, which ends here, does not take it
         if (--count_ == 0) publisher_.reset();
@@ -119,6 +154,7 @@ class environment {
 
     arena_config config_;
     bool publishes_ = false;
+    bool tells_ = false; ///< at the end, what is unused
     arenas_view view_;
     mutable std::mutex mutex_; ///< guards what follows
     std::size_t count_ = 0;    ///< of what is shown

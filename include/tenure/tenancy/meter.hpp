@@ -196,6 +196,12 @@ class meter {
     /// would become too deep. Then nothing has changed.
     status set_parent(meter& parent) noexcept;
 
+    /// Returns: a number that no meter has, nor whoever else was given one; never 0.
+    [[nodiscard]] static std::uint64_t new_id() noexcept {
+        static std::atomic<std::uint64_t> last{0};
+        return ++last;
+    }
+
     /// Returns: unique for the life of the process, never 0.
     [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
     [[nodiscard]] std::string_view name() const noexcept { return name_; }
@@ -324,10 +330,6 @@ class meter {
     std::size_t take_idle(locked& lock, meter& level, std::size_t missing, const meter* except,
                           bool respect_min = true) noexcept;
 
-    static std::uint64_t next_id() noexcept {
-        static std::atomic<std::uint64_t> last{0};
-        return ++last;
-    }
     struct last_answer {
         std::uint64_t asked = 0;
         refusal why{};
@@ -337,7 +339,7 @@ class meter {
         return answer;
     }
 
-    const std::uint64_t id_ = next_id();
+    const std::uint64_t id_ = new_id();
     const std::string name_;
     std::shared_ptr<forest> forest_;
     high_callback on_high_{};

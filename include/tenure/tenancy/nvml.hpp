@@ -11,12 +11,15 @@
 /// Nothing is linked; without the library, or without one of the functions, `open` says so and nothing else changes.
 /// Thread-safety: thread-safe, as the library is.
 
+#include <tenure/tenancy/process.hpp>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 
 #include <dlfcn.h>
 #include <unistd.h>
@@ -29,7 +32,7 @@ struct nvml_reading {
     std::size_t free = 0;  ///< of the card
     bool mig = false;      ///< it is partitioned, so a process has a part of it only
     std::optional<std::size_t>
-        by_process;            ///< used by this process; nothing if the driver does not tell (in a container)
+        by_process; ///< used by this process; nothing if the driver does not tell, or means other pids (in a container)
     std::size_t processes = 0; ///< number of processes that compute on it, as far as they are shown
 };
 
@@ -103,7 +106,8 @@ class nvml {
             auto count = static_cast<unsigned>(all.size());
             if (api_.processes(device_, &count, all.data()) == success) {
                 r.processes = count;
-                for (unsigned i = 0; i < count && i < all.size(); ++i)
+                const bool same_pids = in_first_pid_namespace();
+                for (unsigned i = 0; same_pids && i < count && i < all.size(); ++i)
                     if (all[i].pid == static_cast<unsigned>(::getpid()) && all[i].used != not_told)
                         r.by_process = r.by_process.value_or(0) + all[i].used;
             }

@@ -16,6 +16,7 @@
 /// Complexity: linear in the page. Thread-safety: `page_reader` thread-compatible.
 
 #include <tenure/tenancy/arena_row.hpp>
+#include <tenure/tenancy/device_row.hpp>
 #include <tenure/tenancy/process.hpp>
 #include <tenure/tenancy/published_page.hpp>
 
@@ -58,10 +59,11 @@ inline std::string text_of(const std::uint64_t* words, std::size_t bytes) {
 struct page_picture {
     process_identity process;
     std::uint64_t pid_namespace = 0;
-    std::uint64_t time_ns = 0;   ///< since 1970; 0: nothing was written yet
-    std::size_t total_rows = 0;  ///< in the process; more than `rows` if the page is too small
-    std::size_t columns = 0;     ///< that the writer has, of those known here
-    std::vector<arena_row> rows; ///< values of columns that the writer does not have are `none`
+    std::uint64_t time_ns = 0;         ///< since 1970; 0: nothing was written yet
+    std::size_t total_rows = 0;        ///< in the process; more than `rows` if the page is too small
+    std::size_t columns = 0;           ///< that the writer has, of those known here
+    std::vector<arena_row> rows;       ///< values of columns that the writer does not have are `none`
+    std::vector<device_row> devices{}; ///< the same
 };
 
 /// The writer has been in the middle of a write for longer than a reader waits: it has been stopped, or gets no CPU.
@@ -122,7 +124,8 @@ class page_reader {
         }
         const std::size_t row = copy[at_row_words];
         const std::size_t rows = copy[at_rows];
-        if (row < fixed_row_words || row > words_ || rows > (words_ - header_words) / row)
+        const std::size_t room = copy[at_capacity];
+        if (row < fixed_row_words || row > words_ || room > (words_ - header_words) / row || rows > room)
             throw std::runtime_error(path_ + ": damaged");
         picture.time_ns = copy[at_time];
         picture.total_rows = std::max<std::size_t>(copy[at_total_rows], rows);
@@ -131,17 +134,40 @@ class page_reader {
             const std::uint64_t* const from = copy.data() + header_words + i * row;
             arena_row r{.id = from[0],
                         .parent = from[1],
-                        .depth = static_cast<std::uint32_t>(from[2] >> 1),
-                        .arena = (from[2] & 1) != 0,
+                        .depth = static_cast<std::uint32_t>(from[2]),
+                        .kind = kind_of(from[2] >> 32),
                         .path = detail::text_of(from + 3, path_bytes)};
             r.values.fill(arena_row::none);
             std::copy_n(from + fixed_row_words, picture.columns, r.values.begin());
             picture.rows.push_back(std::move(r));
         }
+        add_devices(picture, copy, header_words + room * row);
         return picture;
     }
 
   private:
+    static row_kind kind_of(std::uint64_t number) noexcept {
+        return number <= static_cast<std::uint64_t>(row_kind::account) ? static_cast<row_kind>(number)
+                                                                       : row_kind::group;
+    }
+
+    void add_devices(page_picture& picture, const std::vector<std::uint64_t>& copy, std::size_t begin) const {
+        using namespace page_layout;
+        const std::size_t each = copy[at_device_words];
+        const std::size_t devices = copy[at_devices];
+        if (devices == 0) return;
+        if (each < fixed_device_words || each > words_ || devices > (words_ - begin) / each)
+            throw std::runtime_error(path_ + ": damaged");
+        for (std::size_t i = 0; i < devices; ++i) {
+            const std::uint64_t* const from = copy.data() + begin + i * each;
+            device_row d{.name = detail::text_of(from, device_name_bytes)};
+            d.values.fill(arena_row::none);
+            std::copy_n(from + fixed_device_words, std::min(each - fixed_device_words, d.values.size()),
+                        d.values.begin());
+            picture.devices.push_back(std::move(d));
+        }
+    }
+
     /// Effects: copies words of the page. Copied by the kernel and not mapped: a file that its owner cuts short is a short
     /// read here, and would be a SIGBUS in a mapping.
     void fetch(std::uint64_t* to, std::size_t at, std::size_t n) const {

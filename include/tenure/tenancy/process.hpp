@@ -88,6 +88,13 @@ inline std::uint64_t pid_namespace() {
     return static_cast<std::uint64_t>(s.st_ino) ^ machine;
 }
 
+/// Returns: whether this process's pids are those that the machine's driver knows: it is in no container's pid namespace.
+inline bool in_first_pid_namespace() {
+    constexpr std::uint64_t first = 0xefff'fffc; // PROC_PID_INIT_INO, the same on every Linux
+    struct stat s {};
+    return ::stat("/proc/self/ns/pid", &s) == 0 && static_cast<std::uint64_t>(s.st_ino) == first;
+}
+
 /// Returns: this process.
 inline process_identity this_process() {
     process_identity me;

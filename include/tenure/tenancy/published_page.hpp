@@ -4,13 +4,14 @@
 /// The page through which a process shows its arenas to others: a file in /dev/shm that it writes and they read.
 ///
 ///     /dev/shm/tenure-<pid>-<started>        words of 64 bits
-///       [ header: 24 words ][ row 0 ][ row 1 ] ...
+///       [ header: 24 words ][ row 0 ][ row 1 ] ... [ row capacity - 1 ][ device 0 ] ... [ device 7 ]
 ///
 ///     header  0 magic            4 pid                8 rows here             11-18 program, 64 bytes
-///             1 version          5 started            9 rows in all           19-23 zero
-///             2 words a row      6 pid namespace     10 time, ns since 1970
+///             1 version          5 started            9 rows in all           19 devices here
+///             2 words a row      6 pid namespace     10 time, ns since 1970   20 words a device
 ///             3 rows, capacity   7 sequence: odd while the page is being written
-///     row     0 id   1 parent   2 depth << 1 | arena   3-14 path, 96 bytes   15- the columns of `arena_row`
+///     row     0 id   1 parent   2 kind << 32 | depth   3-14 path, 96 bytes   15- the columns of `arena_row`
+///     device  0-7 name, 64 bytes   8- the columns of `device_row`
 ///
 /// Invariants:
 ///   1. A reader that saw the same even sequence before and after has a picture of one instant (a seqlock). The writer
@@ -26,6 +27,7 @@
 /// Complexity: linear in the rows. Thread-safety: `page_writer` thread-compatible, one writer a page.
 
 #include <tenure/tenancy/arena_row.hpp>
+#include <tenure/tenancy/device_row.hpp>
 #include <tenure/tenancy/process.hpp>
 
 #include <algorithm>
@@ -64,7 +66,11 @@ inline constexpr std::size_t path_bytes = 96;
 inline constexpr std::size_t program_bytes = 64;
 inline constexpr std::size_t fixed_row_words = 3 + path_bytes / 8;
 inline constexpr std::size_t row_words = fixed_row_words + arena_columns.size();
-inline constexpr std::size_t most_bytes = std::size_t{16} << 20; // of a page: 46 000 rows
+inline constexpr std::size_t device_name_bytes = 64;
+inline constexpr std::size_t fixed_device_words = device_name_bytes / 8;
+inline constexpr std::size_t device_words = fixed_device_words + device_columns.size();
+inline constexpr std::size_t most_devices = 8;                   // of a page
+inline constexpr std::size_t most_bytes = std::size_t{16} << 20; // of a page: 44 000 rows
 enum : std::size_t {
     at_magic,
     at_version,
@@ -77,7 +83,9 @@ enum : std::size_t {
     at_rows,
     at_total_rows,
     at_time,
-    at_program
+    at_program,
+    at_devices = at_program + program_bytes / 8,
+    at_device_words
 };
 } // namespace page_layout
 
@@ -220,7 +228,7 @@ class page_writer {
         , descriptor_(capacity > most_rows() ? -1 : detail::make_locked(file_)) {
         using namespace page_layout;
         if (capacity > most_rows()) fail(EFBIG);
-        const std::size_t bytes = (header_words + capacity * row_words) * 8;
+        const std::size_t bytes = (other_words() + capacity * row_words) * 8;
         if (descriptor_.number() < 0) fail(errno);
         try {
             if (const int error = detail::reserve(descriptor_.number(), bytes); error != 0) fail(error);
@@ -234,6 +242,7 @@ class page_writer {
         };
         set(at_row_words, row_words);
         set(at_capacity, capacity);
+        set(at_device_words, device_words);
         set(at_pid, me_.pid);
         set(at_started, me_.started);
         set(at_namespace, pid_namespace());
@@ -251,7 +260,8 @@ class page_writer {
     }
 
     /// Effects: the page shows these rows, as far as there is room, taken at `time_ns` nanoseconds since 1970.
-    void write(std::span<const arena_row> rows, std::uint64_t time_ns) noexcept {
+    void write(std::span<const arena_row> rows, std::uint64_t time_ns,
+               std::span<const device_row> devices = {}) noexcept {
         using namespace page_layout;
         detail::mapping::word* const words = page_->words();
         const std::size_t shown = std::min(rows.size(), capacity_);
@@ -261,12 +271,21 @@ class page_writer {
         for (const arena_row& row : rows.first(shown)) {
             at[0].store(row.id, std::memory_order_relaxed);
             at[1].store(row.parent, std::memory_order_relaxed);
-            at[2].store(std::uint64_t{row.depth} << 1 | (row.arena ? 1 : 0), std::memory_order_relaxed);
+            at[2].store(static_cast<std::uint64_t>(row.kind) << 32 | row.depth, std::memory_order_relaxed);
             store_path(at + 3, row.path);
             for (std::size_t c = 0; c < row.values.size(); ++c)
                 at[fixed_row_words + c].store(row.values[c], std::memory_order_relaxed);
             at += row_words;
         }
+        at = words + header_words + capacity_ * row_words;
+        const std::size_t devices_shown = std::min(devices.size(), most_devices);
+        for (const device_row& d : devices.first(devices_shown)) {
+            detail::store_text(at, device_name_bytes, d.name);
+            for (std::size_t c = 0; c < d.values.size(); ++c)
+                at[fixed_device_words + c].store(d.values[c], std::memory_order_relaxed);
+            at += device_words;
+        }
+        words[at_devices].store(devices_shown, std::memory_order_relaxed);
         words[at_rows].store(shown, std::memory_order_relaxed);
         words[at_total_rows].store(rows.size(), std::memory_order_relaxed);
         words[at_time].store(time_ns, std::memory_order_relaxed);
@@ -277,9 +296,13 @@ class page_writer {
     [[nodiscard]] const process_identity& process() const noexcept { return me_; }
 
   private:
-    static constexpr std::size_t most_rows() noexcept {
+    /// Words before the rows.
+    static constexpr std::size_t other_words() noexcept {
         using namespace page_layout;
-        return (most_bytes / 8 - header_words) / row_words;
+        return header_words + most_devices * device_words;
+    }
+    static constexpr std::size_t most_rows() noexcept {
+        return (page_layout::most_bytes / 8 - other_words()) / page_layout::row_words;
     }
 
     [[noreturn]] void fail(int error) const {

@@ -40,6 +40,7 @@
 #include <string_view>
 #include <system_error>
 #include <thread>
+#include <vector>
 
 #include <signal.h>
 #include <unistd.h>
@@ -51,7 +52,7 @@ enum class publish { if_asked, always, never };
 struct publisher_options {
     publish when = publish::if_asked;        ///< asked: TENURE_PUBLISH=1
     std::chrono::milliseconds interval{100}; ///< at least 1 ms is taken; what a person calls at once
-    std::size_t rows = 256;                  ///< room in the page: 93 KB
+    std::size_t rows = 256;                  ///< room in the page: 98 KB
     std::string folder = page_folder();
 };
 
@@ -143,7 +144,8 @@ class publisher {
         try {
             const auto now = std::chrono::system_clock::now().time_since_epoch();
             const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
-            page_->write(view_->read(), static_cast<std::uint64_t>(ns));
+            const std::vector<arena_row> rows = view_->read();
+            page_->write(rows, static_cast<std::uint64_t>(ns), view_->read_devices());
         } catch (...) { // no host memory: the page shows what it did before
         }
     }

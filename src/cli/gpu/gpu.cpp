@@ -24,7 +24,7 @@ int prepared(int ordinal) {
 } // namespace
 
 void must(cudaError_t error, const char* what) {
-    if (error != cudaSuccess) throw replay_error(std::string(what) + ": " + cudaGetErrorString(error));
+    if (error != cudaSuccess) throw device_failure(std::string(what) + ": " + cudaGetErrorString(error));
 }
 
 gpu_device::gpu_device(int ordinal) : device_(prepared(ordinal)) {

@@ -28,7 +28,7 @@ class gpu_device {
     std::string text_;
 };
 
-/// Throws: `replay_error` for an error of the runtime.
+/// Throws: `device_failure` for an error of the runtime.
 void must(cudaError_t error, const char* what);
 
 } // namespace tenure::cli

@@ -179,6 +179,8 @@ def _compare(passed_on: Sequence[str]) -> int:
             else:
                 arguments.append(argument)
         status = subprocess.run([command, "compare", *arguments], check=False).returncode
+        if status < 0:  # ended by a signal: as a shell says it
+            status = 128 - status
         if "--help" in passed_on or "-h" in passed_on:
             print(
                 "With python -m tenure compare also: memory snapshots of PyTorch in place of traces, and --png FILE, a "

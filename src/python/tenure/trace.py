@@ -84,13 +84,15 @@ class Trace:
         path = os.fspath(path)
         temporary = f"{path}.{os.getpid()}.part"
         try:
-            with open(temporary, "wb") as raw:
+            with open(temporary, "xb") as raw:  # not through a link that somebody has put there
                 if path.endswith(".gz"):
                     with gzip.GzipFile("", "wb", 9, raw, mtime=0) as packed:
                         self._write_to(packed)
                 else:
                     self._write_to(raw)
             os.replace(temporary, path)
+        except FileExistsError:
+            raise
         except BaseException:
             if os.path.exists(temporary):
                 os.unlink(temporary)

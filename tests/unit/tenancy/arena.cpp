@@ -3,6 +3,7 @@
 #include "support/vmm_backed.hpp"
 
 #include <tenure/device.hpp>
+#include <tenure/front.hpp>
 #include <tenure/policy/async_pool.hpp>
 #include <tenure/policy/best_fit_pool.hpp>
 #include <tenure/policy/caching_pool.hpp>
@@ -20,6 +21,10 @@ using best_fit_arena = arena<best_fit_pool, sim::device>;
 using caching_arena = arena<caching_pool, sim::device>;
 using async_arena = arena<async_pool, sim::device>;
 
+template <device Device>
+using fronted = magazines<best_fit_pool<Device>>;
+using fronted_arena = arena<fronted, sim::device>;
+
 static_assert(resource<best_fit_arena> && resource<caching_arena> && resource<async_arena>);
 static_assert(device<metered<sim::device>> && pool_device<metered<sim::device>>);
 
@@ -36,6 +41,55 @@ TEST_CASE("an arena charges what its pool holds from the device", "[tenancy][are
     a.trim(0);
     CHECK(a.limits().charged == 0);
     CHECK(dev.reserved() == 0);
+}
+
+TEST_CASE("a hit in an arena's magazines asks nobody, and what is no hit is told as ever",
+          "[tenancy][arena]") {
+    test::misuse_log log;
+    sim::device dev{{.cost = sim::costs::zero()}};
+    unsigned told = 0;
+    fronted_arena a(
+        dev, {.name = "alice", .high = 16_MiB, .max = 64_MiB, .on_high = [&](const pressure&) { ++told; }},
+        {.pool = pool_options{.segment_bytes = 2_MiB}, .magazines = {.check = stream_check::announced}});
+    const stream_handle s = dev.create_stream();
+    for (int i = 0; i < 3; ++i) a.deallocate(s, a.allocate(s, 1_MiB), 1_MiB); // warm
+    const meter_reading before = a.limits();
+    const unsigned told_before = told;
+    for (int i = 0; i < 100; ++i) {
+        void* const p = a.allocate(s, 1_MiB);
+        const allocate_result q = a.try_allocate(s, 1_MiB);
+        REQUIRE(q);
+        REQUIRE(a.try_deallocate(s, *q, 1_MiB));
+        a.deallocate(s, p, 1_MiB);
+    }
+    CHECK(a.usage().blocks.total_out >= 203);
+    CHECK(a.limits().charges <= before.charges + 1); // of the second block, once
+    CHECK(a.limits().own <= before.own + 32_MiB);
+
+    // A free that is none is the arena's to report, with its name; the block stays where it is.
+    void* const p = a.allocate(s, 1_MiB);
+    a.deallocate(s, p, 2_MiB);
+    a.deallocate(s, p, 1_MiB);
+    a.deallocate(s, p, 1_MiB);
+    REQUIRE(log.size() == 2);
+    CHECK(log[0].kind == misuse_kind::size_mismatch);
+    CHECK(log[0].owner.view() == "alice");
+    CHECK(log[1].kind == misuse_kind::double_free);
+    CHECK(log[1].owner.view() == "alice");
+
+    // What has to buy is charged, told above `high`, and refused at the limit with the arena's name.
+    void* const large = a.allocate(s, 40_MiB);
+    CHECK(told > told_before);
+    CHECK_THROWS_AS(a.allocate(s, 40_MiB), out_of_memory);
+    const allocate_result r = a.try_allocate(s, 40_MiB);
+    REQUIRE_FALSE(r);
+    CHECK(r.error().arena.view() == "alice");
+    CHECK(r.error().cause == failure_cause::arena_limit);
+    CHECK(a.limits().failures[static_cast<std::size_t>(failure_cause::arena_limit)] == 2);
+    a.deallocate(s, large, 40_MiB);
+    a.trim(0);
+    CHECK(a.limits().own == 0);
+    dev.destroy_stream(s);
 }
 
 TEST_CASE("a refusal at the limit names the arena, its use and its limit", "[tenancy][arena]") {

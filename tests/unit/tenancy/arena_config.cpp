@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include <unistd.h>
 
@@ -71,6 +72,26 @@ TEST_CASE("a configuration without entries is one", "[tenancy][config]") {
     }
 }
 
+TEST_CASE("a configuration tells which of its lines nobody has asked for", "[tenancy][config]") {
+    const arena_config c = arena_config::parse(
+        "gpu max=4GiB; gpu/alice max=1GiB; gpu/*  max=1MiB; gpu/workr max=2GiB; cpu max=1");
+    const auto paths = [](const arena_config& of) {
+        std::vector<std::string> all;
+        for (const arena_entry* const e : of.unused()) all.push_back(e->path);
+        return all;
+    };
+    CHECK(paths(c).size() == 5);
+    arena_options o;
+    CHECK(c.apply("gpu", o));
+    CHECK(c.apply("gpu/alice", o));
+    CHECK(paths(c) == std::vector<std::string>{"gpu/*", "gpu/workr", "cpu"});
+    CHECK(c.apply("gpu/worker", o)); // by the *
+    CHECK_FALSE(c.apply("other", o));
+    CHECK(paths(c) == std::vector<std::string>{"gpu/workr", "cpu"});
+    const arena_config copy = c;
+    CHECK(paths(copy) == paths(c));
+}
+
 TEST_CASE("what is wrong in a configuration is told with its place", "[tenancy][config]") {
     struct example {
         const char* text;
@@ -95,6 +116,7 @@ TEST_CASE("what is wrong in a configuration is told with its place", "[tenancy][
         {"*/a max=1", "conf:1:1: * can only be the last part of a path"},
         {"max=1GiB", "conf:1:1: \"max=1GiB\" is no name"},
         {"a max=3GiB\na/b min=2GiB\na/c min=2GiB", "conf:3:1: the min of those below \"a\" are 4 GiB"},
+        {"a\x01b max=1", "conf:1:1: a control character in a name"},
         {"# c\na max=1; a/b max=x # d", "conf:2:18: invalid size \"x\""},
     };
     for (const example& e : examples) {
@@ -152,6 +174,24 @@ TEST_CASE("a configuration comes from the environment, as text or as a file", "[
     } catch (const arena_config_error& e) {
         CHECK(begins(e.what(), file.string() + ":2:11: "));
     }
+    const auto loaded = [&](const std::string& text) {
+        std::ofstream(file) << text;
+        return arena_config::load(file.string());
+    };
+    CHECK(loaded("\xef\xbb\xbfgpu max=2GiB\n").find("gpu") !=
+          nullptr); // an editor's mark is no part of a name
+    CHECK(loaded("# nothing yet\n").empty());
+    const auto refusal = [&](const std::string& path) {
+        try {
+            (void)arena_config::load(path);
+        } catch (const std::runtime_error& e) {
+            return std::string(e.what());
+        }
+        return std::string();
+    };
+    std::ofstream(file) << "";
+    CHECK(refusal(file.string()) == file.string() + ": is empty");
+    CHECK(begins(refusal("/tmp"), "/tmp: "));
     std::filesystem::remove(file);
     ::unsetenv(variable);
 }

@@ -434,3 +434,75 @@ TEST_CASE("a refusal of the past explains nothing that is refused later", "[tena
     a.deallocate(default_stream, p, 32_MiB);
     a.deallocate(default_stream, q, 32_MiB);
 }
+
+TEST_CASE("a segment that reaches below a sibling's min goes whole, and is had back for the asking",
+          "[tenancy][arena][tree]") {
+    tree_world w;
+    tenant asking(w.gpu, w.device, {.name = "asking"}, fine);
+    tenant sibling(w.gpu, w.device, {.name = "sibling", .min = 4_MiB}, fine);
+    void* const live = asking.allocate(default_stream, 80_MiB);
+    void* const one = sibling.allocate(default_stream, 10_MiB);
+    void* const two = sibling.allocate(default_stream, 10_MiB);
+    sibling.deallocate(default_stream, one, 10_MiB);
+    sibling.deallocate(default_stream, two, 10_MiB);
+    const auto r = asking.try_allocate(default_stream, 15_MiB); // 5 MiB would be left, and segments are of 10
+    REQUIRE(r);
+    CHECK(sibling.limits().own < 4_MiB);
+    CHECK(w.gpu.limits().charged - w.gpu.limits().used == 4_MiB - sibling.limits().own); // nobody else's
+    CHECK_FALSE(asking.try_allocate(default_stream, 4_MiB));
+    const auto back = sibling.try_allocate(default_stream, 4_MiB);
+    REQUIRE(back);
+    CHECK(w.gpu.limits().charged <= 100_MiB);
+    sibling.deallocate(default_stream, *back, 4_MiB);
+    asking.deallocate(default_stream, *r, 15_MiB);
+    asking.deallocate(default_stream, live, 80_MiB);
+    CHECK(sibling.set_min(0) == status::ok);
+}
+
+TEST_CASE("a min buys nothing before it is asked for, and is a claim that a full card cannot meet",
+          "[tenancy][arena][tree]") {
+    tree_world w;
+    tenant job(w.gpu, w.device, {.name = "job", .min = 50_MiB}, fine);
+    CHECK(w.device.reserved() == 0);
+    CHECK(w.gpu.limits().charged == 50_MiB);
+    CHECK(w.gpu.limits().used == 0);
+    const result<void*, status> other = w.device.allocate(1_GiB - 10_MiB); // beside the library
+    REQUIRE(other);
+    CHECK(w.gpu.limits().used == 0); // which counts what goes through it
+    const auto r = job.try_allocate(default_stream, 20_MiB);
+    REQUIRE_FALSE(r);
+    CHECK(r.error().cause == failure_cause::device);
+    CHECK(job.limits().min == 50_MiB);
+    CHECK(job.limits().failures[static_cast<std::size_t>(failure_cause::device)] == 1);
+    REQUIRE(w.device.deallocate(*other, 1_GiB - 10_MiB) == status::ok);
+    const auto now = job.try_allocate(default_stream, 50_MiB);
+    REQUIRE(now);
+    job.deallocate(default_stream, *now, 50_MiB);
+    job.trim(0);
+    CHECK(job.set_min(0) == status::ok);
+}
+
+TEST_CASE("who does not wait is not held back by those who do", "[tenancy][arena][wait][threads]") {
+    tree_world w;
+    tenant holder(w.gpu, w.device, {.name = "holder"}, fine);
+    tenant waiting(w.gpu, w.device, {.name = "waiting", .wait = {.limit = 60s}}, fine);
+    tenant quick(w.gpu, w.device, {.name = "quick"}, fine);
+    void* const p = holder.allocate(default_stream, 60_MiB);
+    std::atomic<bool> got{false};
+    std::thread t([&] {
+        const stream_handle s = w.device.create_stream();
+        if (const auto r = waiting.try_allocate(s, 50_MiB)) {
+            got = true;
+            waiting.deallocate(s, *r, 50_MiB);
+            (void)w.device.synchronize(s);
+        }
+    });
+    while (waiting.limits().waits == 0) std::this_thread::yield();
+    const auto r = quick.try_allocate(default_stream, 30_MiB); // for which there is room
+    CHECK(r);
+    CHECK_FALSE(got);
+    holder.deallocate(default_stream, p, 60_MiB);
+    t.join();
+    CHECK(got);
+    if (r) quick.deallocate(default_stream, *r, 30_MiB);
+}

@@ -6,6 +6,7 @@
 #include <tenure/tenancy/arena.hpp>
 #include <tenure/tenancy/arena_group.hpp>
 #include <tenure/tenancy/capacity.hpp>
+#include <tenure/tenancy/process.hpp>
 
 #include "support/catch.hpp"
 
@@ -120,7 +121,8 @@ TEST_CASE("the management library is asked where it is", "[tenancy][capacity]") 
         REQUIRE(r);
         CHECK(r->total == 80_GiB);
         CHECK(r->free == 50_GiB);
-        CHECK(r->by_process == 3_GiB);
+        // The driver's pids are those of the first namespace; elsewhere that number is somebody else's.
+        CHECK(r->by_process == (in_first_pid_namespace() ? std::optional<std::size_t>(3_GiB) : std::nullopt));
         CHECK(r->processes == 2);
         CHECK_FALSE(r->mig);
 

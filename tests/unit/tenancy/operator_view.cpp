@@ -2,10 +2,12 @@
 
 #include <tenure/device/sim_device.hpp>
 #include <tenure/policy/caching_pool.hpp>
+#include <tenure/tenancy/accounts.hpp>
 #include <tenure/tenancy/arena.hpp>
 #include <tenure/tenancy/arena_group.hpp>
 #include <tenure/tenancy/arenas_text.hpp>
 #include <tenure/tenancy/arenas_view.hpp>
+#include <tenure/tenancy/capacity.hpp>
 #include <tenure/tenancy/environment.hpp>
 #include <tenure/tenancy/publisher.hpp>
 
@@ -15,9 +17,11 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -49,7 +53,7 @@ bool contains(const std::string& text, const std::string& part) {
 
 /// A page of numbers that must all be the same.
 std::vector<arena_row> all_of(std::uint64_t n) {
-    arena_row r{.id = 1, .arena = true, .path = "x"};
+    arena_row r{.id = 1, .kind = row_kind::arena, .path = "x"};
     r.values.fill(n);
     return std::vector<arena_row>(16, r);
 }
@@ -76,8 +80,8 @@ TEST_CASE("a view shows each tenant once, in tree order, with what its pool know
     CHECK(rows[2].parent == rows[1].id);
     CHECK(rows[2].depth == 2);
     CHECK(rows[3].depth == 1);
-    CHECK_FALSE(rows[1].arena);
-    CHECK(rows[2].arena);
+    CHECK(rows[1].kind == row_kind::group);
+    CHECK(rows[2].kind == row_kind::arena);
 
     using f = arena_field;
     const std::size_t held = m.alice.usage().reserved.current;
@@ -100,7 +104,7 @@ TEST_CASE("a view shows each tenant once, in tree order, with what its pool know
 }
 
 TEST_CASE("JSON and Prometheus text spell every column, and absent values as such", "[tenancy][view]") {
-    arena_row r{.id = 7, .parent = 3, .depth = 1, .arena = true, .path = "a\"b\\c\n"};
+    arena_row r{.id = 7, .parent = 3, .depth = 1, .kind = row_kind::arena, .path = "a\"b\\c\n"};
     r.values.fill(5);
     r[arena_field::max] = arena_row::none;
     r[arena_field::waited] = 1'500'000'000;
@@ -125,6 +129,158 @@ TEST_CASE("JSON and Prometheus text spell every column, and absent values as suc
         CHECK(contains(json, std::string("\"") + c.name + "\":"));
         CHECK(contains(prometheus, std::string("# HELP tenure_arena_") + c.name));
     }
+}
+
+TEST_CASE("accounts are rows below the arena whose pool they share", "[tenancy][view][account]") {
+    using f = arena_field;
+    machine m;
+    accounts<job_type> book{m.alice, {.name = "users", .max = 100_MiB}};
+    account org{book, {.name = "org", .max = 50_MiB}};
+    account alice{org, {.name = "alice", .max = 8_MiB}};
+    account bob{org, {.name = "bob"}};
+    arenas_view view;
+    const auto see_alice = view.add(alice); // before what is above it
+    const auto see_book = view.add(book);
+    std::optional<arenas_view::seen> see_gpu(view.add(m.gpu));
+    const auto twice = view.add(alice);
+    void* const p = alice.allocate(default_stream, 1_MiB);
+    void* const q = bob.allocate(default_stream, 1000);
+    REQUIRE_FALSE(alice.try_allocate(default_stream, 9_MiB));
+
+    std::vector<arena_row> rows = view.read();
+    REQUIRE(rows.size() == 6); // gpu, org, alice, the book, the account, bob
+    const arena_row& all = rows[3];
+    CHECK(rows[2].path == "gpu/org/alice");
+    CHECK(all.path == "gpu/org/alice/users");
+    CHECK(all.kind == row_kind::accounts);
+    CHECK(all.parent == rows[2].id);
+    CHECK(all.depth == 3);
+    CHECK(all[f::used] == 1_MiB + 1024);
+    CHECK(all[f::charged] == all[f::used] + all[f::stocked]);
+    CHECK(all[f::stocked] == book.reading().stocked);
+    CHECK(all[f::max] == 100_MiB);
+    CHECK(all[f::accounts] == 3);
+    CHECK(all[f::refused] == 1);
+    CHECK(all[f::at_max] == 0);
+    CHECK(all[f::own] == arena_row::none);
+    const arena_row& one = rows[4];
+    CHECK(one.path == "gpu/org/alice/users/org/alice");
+    CHECK(one.kind == row_kind::account);
+    CHECK(one.parent == all.id); // org is not shown
+    CHECK(one[f::used] == 1_MiB);
+    CHECK(one[f::blocks] == 1);
+    CHECK(one[f::at_max] == 1);
+    CHECK(one[f::accounts] == arena_row::none);
+    CHECK(rows[5].path == "gpu/bob");
+    const std::uint64_t id = one.id;
+
+    const auto see_org = view.add(org); // between the two
+    rows = view.read();
+    REQUIRE(rows.size() == 7);
+    CHECK(rows[4].path == "gpu/org/alice/users/org");
+    CHECK(rows[4][f::used] == 1_MiB + 1024);
+    CHECK(rows[5].id == id);
+    CHECK(rows[5].parent == rows[4].id);
+    CHECK(rows[5].depth == 5);
+
+    see_gpu.reset();
+    CHECK(view.read().front().path == "gpu/org/alice/users");
+    CHECK(view.read().front().parent == 0);
+    CHECK(contains(to_json(view.read(), {}),
+                   R"("kind":"accounts","path":"gpu/org/alice/users","used":1049600)"));
+    CHECK(contains(to_prometheus(view.read(), {}),
+                   R"(tenure_arena_used_bytes{arena="gpu/org/alice/users/org/alice",kind="account")"));
+    alice.deallocate(default_stream, p, 1_MiB);
+    bob.deallocate(default_stream, q, 1000);
+}
+
+TEST_CASE("who looks at accounts stops nobody, and sees no more stocked than charged",
+          "[tenancy][view][account][threads]") {
+    machine m;
+    accounts<job_type> book{m.alice};
+    account one{book, {.name = "one"}};
+    account two{book, {.name = "two"}};
+    arenas_view view;
+    const auto see = view.add(book);
+    const auto see_one = view.add(one);
+    std::atomic<bool> stop{false};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 2; ++t)
+        threads.emplace_back([&] {
+            while (!stop)
+                for (auto* const a : {&one, &two}) {
+                    void* const p = a->allocate(default_stream, 64_KiB);
+                    a->deallocate(default_stream, p, 64_KiB);
+                }
+        });
+    for (int i = 0; i < 2000; ++i)
+        for (const arena_row& r : view.read()) {
+            REQUIRE(r[arena_field::stocked] <= r[arena_field::charged]);
+            REQUIRE(r[arena_field::used] <= 1_GiB);
+            REQUIRE((r[arena_field::blocks] == arena_row::none || r[arena_field::blocks] <= 4));
+        }
+    stop = true;
+    for (std::thread& t : threads) t.join();
+    CHECK(view.read()[0][arena_field::used] == 0);
+    CHECK(view.read()[1][arena_field::blocks] == 0);
+}
+
+TEST_CASE("a device shows what others use of it, and what has vanished", "[tenancy][view][capacity]") {
+    using f = device_field;
+    sim::device device({.capacity = 16_GiB, .cost = sim::costs::zero()});
+    capacity_watch card(sources_of(device), 512_MiB);
+    arena_group root({.name = "gpu", .max = card.capacity()});
+    job_type job(root, device, {.name = "job"});
+    arenas_view view;
+    CHECK(view.read_devices().empty());
+    std::optional<arenas_view::seen> see(view.add("0", card, [&] { return root.limits().used; }));
+    void* const p = job.allocate(default_stream, 4_GiB);
+    const result<void*, status> other = device.allocate(10_GiB); // somebody else's
+    REQUIRE(other);
+    const std::vector<device_row> rows = view.read_devices();
+    REQUIRE(rows.size() == 1);
+    CHECK(rows[0].name == "0");
+    CHECK(rows[0][f::held] == 4_GiB);
+    CHECK(rows[0][f::free] == 2_GiB);
+    CHECK(rows[0][f::external] == 10_GiB);
+    CHECK(rows[0][f::most_external] == 10_GiB);
+    CHECK(rows[0][f::vanished] == 10_GiB);
+    CHECK(rows[0][f::capacity] == 6_GiB - 512_MiB);
+    CHECK(rows[0][f::limit] == 16_GiB);
+    CHECK(rows[0][f::headroom] == 512_MiB);
+    CHECK(rows[0][f::processes] == arena_row::none);
+
+    const std::string json = to_json({}, {}, 1, 0, arena_columns.size(), rows);
+    CHECK(contains(json, R"("devices":[{"name":"0","capacity":5905580032,"held":4294967296,)"));
+    CHECK(contains(json, R"("processes":null,"limited_by":"device"}],"more":0)"));
+    const std::string prometheus = to_prometheus({}, {.pid = 7}, rows);
+    CHECK(contains(prometheus, "tenure_device_external_bytes{device=\"0\",pid=\"7\"} 10737418240\n"));
+    CHECK(contains(prometheus, "tenure_device_limited_by{device=\"0\",pid=\"7\"} 0\n"));
+    CHECK_FALSE(contains(to_prometheus({}, {.pid = 7}), "tenure_device"));
+
+    const scratch_folder here;
+    {
+        page_writer page(here.path.string(), 3);
+        page.write(view.read(), 7, rows);
+        CHECK(read_page(page.file()).devices == rows);
+        std::vector<device_row> many(page_layout::most_devices + 1, rows[0]);
+        many[0].name = std::string(100, 'n');
+        page.write(all_of(5), 8, many);
+        const page_picture shown = read_page(page.file());
+        CHECK(shown.rows.size() == 3);
+        CHECK(shown.rows[2] == all_of(5)[0]);
+        CHECK(shown.devices.size() == page_layout::most_devices);
+        CHECK(shown.devices[0].name == std::string(page_layout::device_name_bytes, 'n'));
+        CHECK(shown.devices.back() == rows[0]);
+    }
+    {
+        const publisher shown(view, {.when = publish::always, .folder = here.path.string()});
+        CHECK(read_page(shown.file()).devices == rows);
+    }
+    see.reset();
+    CHECK(view.read_devices().empty());
+    REQUIRE(device.deallocate(*other, 10_GiB) == status::ok);
+    job.deallocate(default_stream, p, 4_GiB);
 }
 
 TEST_CASE("a page shows what was written to it", "[tenancy][page]") {
@@ -242,10 +398,45 @@ TEST_CASE("a publisher does nothing unless it is asked", "[tenancy][page]") {
     CHECK(nowhere.file().empty()); // said on stderr
 }
 
+TEST_CASE("a program says at its end which lines of TENURE_ARENAS were nobody's", "[tenancy][environment]") {
+    const scratch_folder here;
+    const std::string said = (here.path / "stderr").string();
+    // Returns: what a program that makes a group "gpu" says at its end.
+    const auto told = [&](const std::string& arenas) {
+        std::cout.flush();
+        std::fflush(stdout); // what is there already is the parent's to write
+        const pid_t child = ::fork();
+        REQUIRE(child >= 0);
+        if (child == 0) {
+            if (std::freopen(said.c_str(), "w", stderr) == nullptr) ::_exit(1);
+            ::setenv("TENURE_ARENAS", arenas.c_str(), 1);
+            environment::instance().read_again();
+            { const arena_group gpu({.name = "gpu"}); }
+            std::exit(0);
+        }
+        int status = 1;
+        REQUIRE(::waitpid(child, &status, 0) == child);
+        CHECK(status == 0);
+        std::ifstream in(said);
+        std::string line;
+        std::getline(in, line);
+        return line;
+    };
+    CHECK(told("gpu max=1GiB; gpu/workr max=1MiB; gqu max=2") ==
+          "tenure: TENURE_ARENAS: no arena or group here is \"gpu/workr\" (line 1), \"gqu\" (line 1)");
+    CHECK(told("gpu max=1GiB").empty());
+    // Several programs share a file.
+    const std::string file = (here.path / "arenas.conf").string();
+    std::ofstream(file) << "gpu max=1GiB\ngpu/other max=1MiB\n";
+    CHECK(told(file).empty());
+    std::ofstream(file) << "# names\ngqu max=1GiB\n";
+    CHECK(told(file) == "tenure: TENURE_ARENAS: no arena or group here is \"gqu\" (line 2)");
+}
+
 TEST_CASE("what the environment says holds for a program that does not ask it", "[tenancy][environment]") {
     const scratch_folder pages;
     ::setenv("TENURE_ARENAS",
-             "gpu max=6GiB; gpu/org min=2GiB; gpu/org/* max=512MiB; gpu/bob max=none weight=7", 1);
+             "gpu max=6GiB; gpu/org min=2GiB; gpu/org/* max=512MiB; gpu/bob max=none weight=7; cpu max=1", 1);
     ::setenv("TENURE_PUBLISH", "1", 1);
     ::setenv("TENURE_PUBLISH_DIR", pages.path.c_str(), 1);
     environment::instance().read_again();
@@ -257,6 +448,8 @@ TEST_CASE("what the environment says holds for a program that does not ask it", 
         CHECK(m.org.limits().max == 4_GiB); // nothing was said of that
         CHECK(m.alice.limits().max == 512_MiB);
         CHECK(m.bob.limits().weight == 7);
+        CHECK(environment::instance().unused() ==
+              "TENURE_ARENAS: no arena or group here is \"cpu\" (line 1)");
         CHECK_FALSE(m.alice.try_allocate(default_stream, 600_MiB));
         const std::string file = environment::instance().page();
         REQUIRE_FALSE(file.empty());
@@ -267,6 +460,25 @@ TEST_CASE("what the environment says holds for a program that does not ask it", 
             for (const arena_row& r : read_page(file).rows) paths.push_back(r.path);
         }
         CHECK(paths == std::vector<std::string>{"gpu", "gpu/org", "gpu/org/alice", "gpu/bob"});
+        {
+            // So does a book of accounts; what the program chooses to show, too.
+            accounts<job_type> book{m.bob};
+            account one{book, {.name = "one"}};
+            capacity_watch card(sources_of(m.device));
+            const auto shown_one = environment::instance().show(one);
+            const auto shown_card =
+                environment::instance().show("0", card, [&] { return m.gpu.limits().used; });
+            page_picture p;
+            for (int tries = 0; tries < 500 && (p.rows.size() != 6 || p.devices.empty()); ++tries) {
+                std::this_thread::sleep_for(std::chrono::milliseconds{10});
+                p = read_page(file);
+            }
+            REQUIRE(p.rows.size() == 6);
+            CHECK(p.rows[4].path == "gpu/bob/accounts");
+            CHECK(p.rows[5].path == "gpu/bob/accounts/one");
+            REQUIRE(p.devices.size() == 1);
+            CHECK(p.devices[0][device_field::limit] == m.device.memory()->total);
+        }
         const arenas_view view;
         const publisher second(view); // all is shown already
         CHECK(second.file().empty());
@@ -284,4 +496,5 @@ TEST_CASE("what the environment says holds for a program that does not ask it", 
     environment::instance().read_again();
     const arena_group after({.name = "gpu", .max = 1_GiB});
     CHECK(after.limits().max == 1_GiB);
+    CHECK(environment::instance().unused().empty());
 }

@@ -43,7 +43,7 @@ namespace fs = std::filesystem;
 namespace {
 
 std::vector<arena_row> some_rows(std::size_t n) {
-    arena_row r{.id = 1, .arena = true, .path = "job"};
+    arena_row r{.id = 1, .kind = row_kind::arena, .path = "job"};
     r.values.fill(5);
     return std::vector<arena_row>(n, r);
 }
