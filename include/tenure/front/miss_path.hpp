@@ -85,9 +85,11 @@ class miss_path : protected parking<Pool> {
         const auto held = [&] { return pool_->try_allocate_held(stream, bytes, alignment, {&b, 1}) != 0; };
         allocate_result r = static_cast<void*>(nullptr);
         if constexpr (requires { Pool::sees_exact_fits; }) {
-            // What is parked are holes around which the pool would cut this block out of another.
+            // What is parked are holes around which the pool would cut this block out of another. That costs memory only
+            // where the rest of the other is worth as much as the block; where it is less, emptying all magazines would
+            // cost time for nothing.
             if (Pool::sees_exact_fits && this->totals().parked >= bytes) {
-                b.pointer = pool_->try_allocate_held_exactly(stream, bytes, alignment);
+                b.pointer = pool_->try_allocate_held_within(stream, bytes, alignment, 2 * bytes - 1);
                 if (b.pointer == nullptr) this->take_all_back();
             }
         }
