@@ -93,7 +93,7 @@ class miss_path : protected parking<Pool> {
                 if (b.pointer == nullptr) this->take_all_back();
             }
         }
-        if (b.pointer != nullptr || held() || (this->take_back_if_much() && held()))
+        if (b.pointer != nullptr || held() || (this->is_much_parked() && this->take_all_back() && held()))
             r = b.pointer;
         else
             r = allocate_from_pool(stream, bytes, alignment);
@@ -111,7 +111,13 @@ class miss_path : protected parking<Pool> {
             if (void* const p = take_bundle(r, *m)) return hand_out(r, table().at(p), p, bytes, true);
         held_block b = take_held(r, m, size);
         if (b.pointer == nullptr) {
-            if (this->take_back_if_much()) pool_->try_allocate_held(r.stream, size, layout::granule, {&b, 1});
+            const auto held = [&] {
+                return pool_->try_allocate_held(r.stream, size, layout::granule, {&b, 1}) != 0;
+            };
+            // Others are only disturbed if the stream's own does not do.
+            if (this->is_much_parked() && !(this->take_own_back(r.stream_id) && held()) &&
+                this->take_all_back())
+                held();
             r.section.accept_visit();
             if (b.pointer == nullptr) {
                 const allocate_result p = allocate_from_pool(r.stream, size, layout::granule);
