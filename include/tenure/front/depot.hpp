@@ -47,16 +47,19 @@ class depot {
         [[nodiscard]] std::span<void* const> view() const noexcept { return {blocks.data(), count}; }
     };
 
-    /// `limit`: granules that may lie here.
-    explicit depot(std::uint64_t limit) noexcept : limit_(limit) {}
+    /// `share`: granules that may lie here for each rack.
+    explicit depot(std::uint64_t share) noexcept : share_(share) {}
 
     depot(const depot&) = delete;
     depot& operator=(const depot&) = delete;
 
+    void rack_comes() noexcept { racks_.fetch_add(1, std::memory_order_relaxed); }
+    void rack_goes() noexcept { racks_.fetch_sub(1, std::memory_order_relaxed); }
+
     /// Returns: whether there was room; if not, the blocks stay the caller's.
     bool put(const bundle& b) noexcept {
         const std::uint64_t more = std::uint64_t{b.count} * b.granules;
-        if (parked_granules() + more > limit_) return false;
+        if (parked_granules() + more > limit()) return false;
         shard& s = shard_of(b.stream_id, b.granules);
         const std::lock_guard lock(s.mutex);
         if (s.bundles.size() == most_bundles) return false;
@@ -106,13 +109,18 @@ class depot {
         return any;
     }
 
+    /// Granules that may lie here.
+    [[nodiscard]] std::uint64_t limit() const noexcept {
+        return share_ * std::max(racks_.load(std::memory_order_relaxed), 1u);
+    }
+
     [[nodiscard]] std::uint64_t parked_granules() const noexcept {
         return parked_.load(std::memory_order_relaxed);
     }
 
   private:
     static constexpr std::size_t shards = 32;
-    static constexpr std::size_t most_bundles = 16; ///< in a shard
+    static constexpr std::size_t most_bundles = 32; ///< in a shard
 
     struct alignas(128) shard {
         ordered_mutex<lock_level::depot> mutex; ///< guards `bundles`
@@ -142,7 +150,8 @@ class depot {
         return false;
     }
 
-    const std::uint64_t limit_;
+    const std::uint64_t share_;
+    std::atomic<std::uint32_t> racks_{0};
     alignas(128) std::atomic<std::uint64_t> parked_{0};
     std::atomic<std::uint32_t> evict_at_{0};
     std::array<shard, shards> shards_;

@@ -13,7 +13,8 @@
 ///      instruction with a lock prefix
 ///   2. a bundle of this size that another thread of the stream had too much of (`depot`)
 ///   3. what the pool holds free, several blocks at once
-///   4. all that is parked, of all threads, goes back to the pool, and 3 again; unless that is next to nothing
+///   4. what is parked on this stream, by any thread, goes back to the pool, and 3 again; then all that is parked, and 3
+///      again, unless that is next to nothing
 ///   5. the pool, which may buy now; before it fails, 4 whatever is parked
 /// So parked memory makes the pool buy by a 4096th at most, and never makes a request fail.
 ///

@@ -85,13 +85,15 @@ class miss_path : protected parking<Pool> {
         const auto held = [&] { return pool_->try_allocate_held(stream, bytes, alignment, {&b, 1}) != 0; };
         allocate_result r = static_cast<void*>(nullptr);
         if constexpr (requires { Pool::sees_exact_fits; }) {
-            // What is parked are holes around which the pool would cut this block out of another.
+            // What is parked are holes around which the pool would cut this block out of another. That costs memory only
+            // where the rest of the other is worth as much as the block; where it is less, emptying all magazines would
+            // cost time for nothing.
             if (Pool::sees_exact_fits && this->totals().parked >= bytes) {
-                b.pointer = pool_->try_allocate_held_exactly(stream, bytes, alignment);
+                b.pointer = pool_->try_allocate_held_within(stream, bytes, alignment, 2 * bytes - 1);
                 if (b.pointer == nullptr) this->take_all_back();
             }
         }
-        if (b.pointer != nullptr || held() || (this->take_back_if_much() && held()))
+        if (b.pointer != nullptr || held() || (this->is_much_parked() && this->take_all_back() && held()))
             r = b.pointer;
         else
             r = allocate_from_pool(stream, bytes, alignment);
@@ -109,7 +111,13 @@ class miss_path : protected parking<Pool> {
             if (void* const p = take_bundle(r, *m)) return hand_out(r, table().at(p), p, bytes, true);
         held_block b = take_held(r, m, size);
         if (b.pointer == nullptr) {
-            if (this->take_back_if_much()) pool_->try_allocate_held(r.stream, size, layout::granule, {&b, 1});
+            const auto held = [&] {
+                return pool_->try_allocate_held(r.stream, size, layout::granule, {&b, 1}) != 0;
+            };
+            // Others are only disturbed if the stream's own does not do.
+            if (this->is_much_parked() && !(this->take_own_back(r.stream_id) && held()) &&
+                this->take_all_back())
+                held();
             r.section.accept_visit();
             if (b.pointer == nullptr) {
                 const allocate_result p = allocate_from_pool(r.stream, size, layout::granule);

@@ -6,7 +6,7 @@
 ///     owner         magazine full --> depot, or pool            `give_way`
 ///                   rack over its limit --> pool                `make_room`
 ///                   rack of a stream that is gone --> pool      `rack_for`, `thread_ends`
-///     any thread    everything --> pool                         `take_all_back`
+///     any thread    a stream's, everything --> pool             `take_own_back`, `take_all_back`
 ///
 /// A base of `magazines`, which says what makes it correct. Locks, in this order: `front_registry` (at the end of a
 /// thread) > `rack_list` > `depot` and the pool's own.
@@ -89,8 +89,9 @@ class parking : protected hit_path<typename Pool::device_type> {
         } catch (...) { // host memory
             return nullptr;
         }
+        depot_.rack_comes();
         if (thread_racks::set(number_, stream, r)) return r;
-        racks_.remove(r, [](rack&) {});
+        racks_.remove(r, [this](rack&) { depot_.rack_goes(); });
         return nullptr;
     }
 
@@ -156,12 +157,25 @@ class parking : protected hit_path<typename Pool::device_type> {
         return in_racks || in_depot;
     }
 
-    /// Effects: the same, unless so little is parked that it cannot be what the pool is short of. Then the pool may buy a
+    /// Effects: what any thread has parked on this stream goes back to the pool, which may give it to the stream again at
+    /// once. Nobody else is disturbed. Returns: whether there was anything.
+    bool take_own_back(std::uint64_t stream_id) noexcept {
+        bool any = false;
+        racks_.visit(
+            [&](const rack& r) { return r.stream_id == stream_id && r.parked_granules.value() != 0; },
+            [&](rack& r) {
+                give_back_all(r);
+                any = true;
+            });
+        return empty_depot_of(stream_id) || any;
+    }
+
+    /// Returns: whether so much is parked that it can be what the pool is short of. Where it is less, the pool may buy a
     /// little sooner: by the share named here at most. While a program grows each purchase would else empty all magazines,
     /// nearly always in vain.
-    bool take_back_if_much() noexcept {
+    [[nodiscard]] bool is_much_parked() const noexcept {
         const std::uint64_t parked = totals().parked;
-        return parked != 0 && parked >= pool_->usage().reserved.current / negligible_share && take_all_back();
+        return parked != 0 && parked >= pool_->usage().reserved.current / negligible_share;
     }
 
     /// Effects: no thread keeps blocks of the stream any more, and each asks which stream the handle names.
@@ -200,11 +214,18 @@ class parking : protected hit_path<typename Pool::device_type> {
     /// Requires: the rack is the calling thread's.
     void remove(rack* r) noexcept {
         thread_racks::set(number_, r->stream, nullptr);
-        racks_.remove(r, [this](rack& gone) { give_back_all(gone); });
+        racks_.remove(r, [this](rack& gone) { close(gone); });
     }
 
     void thread_ends(std::uint64_t thread) noexcept {
-        racks_.remove_thread(thread, [this](rack& r) { give_back_all(r); });
+        racks_.remove_thread(thread, [this](rack& r) { close(r); });
+    }
+
+    /// Effects: the rack is empty, and the depot has no room on its account. What it has more then is given back as
+    /// other bundles come.
+    void close(rack& r) noexcept {
+        give_back_all(r);
+        depot_.rack_goes();
     }
 
     template <class Select>
@@ -233,8 +254,8 @@ class parking : protected hit_path<typename Pool::device_type> {
         report_stale();
     }
 
-    void empty_depot_of(std::uint64_t stream_id) noexcept {
-        empty_depot([stream_id](const depot::bundle& b) { return b.stream_id == stream_id; });
+    bool empty_depot_of(std::uint64_t stream_id) noexcept {
+        return empty_depot([stream_id](const depot::bundle& b) { return b.stream_id == stream_id; });
     }
 
     template <class Select>
@@ -332,7 +353,7 @@ class parking : protected hit_path<typename Pool::device_type> {
     }
 
     static constexpr std::uint64_t live_share = 8;  ///< see `magazine_options::max_parked_bytes`
-    static constexpr std::uint64_t depot_share = 4; ///< of one thread's limit
+    static constexpr std::uint64_t depot_share = 4; ///< of what the racks may hold
     static constexpr std::size_t negligible_share = 4096;
 
     const std::size_t limit_; ///< granules that a rack may hold

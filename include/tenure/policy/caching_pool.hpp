@@ -265,8 +265,6 @@ class caching_pool : public holding<caching_pool<Device>> {
         return true;
     }
 
-    [[nodiscard]] bool fits_exactly(const request&) const noexcept { return false; }
-
     void end_held(const request& q) noexcept { mark_if_due(q.lane, q); }
 
     /// The steps of the head comment. Returns: a block, or the device's answer that ended the search.

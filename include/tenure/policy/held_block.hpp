@@ -13,6 +13,7 @@
 
 #include <tenure/core/bits.hpp>
 #include <tenure/core/error.hpp>
+#include <tenure/layout/layout.hpp>
 #include <tenure/resource/resource.hpp>
 
 #include <concepts>
@@ -51,7 +52,7 @@ concept holding_resource = resource<R> &&
 /// | `p.held_request(s, sync, n, a)` | noexcept: an `optional` request; none where such a stream is served nothing. No lock is held here; it is at all the rest |
 /// | `p.begin_held(q)` | whether the request can be served; may throw `std::bad_alloc` |
 /// | `p.search(q)` | a live block from what the pool holds, or null; may throw `std::bad_alloc` |
-/// | `p.fits_exactly(q)` | noexcept: whether a block is free in exactly its size; false where that is not known |
+/// | `p.blocks_`, `p.order_` | where the layout has `fits_within`: it, and which domains the request may use |
 /// | `p.end_held(q)` | noexcept: the end of a call that named a stream |
 /// | `p.size_of_live(p)` | noexcept: bytes of a live block, as rounded; 0 if there is none |
 /// | `p.look_ahead(blocks)` | noexcept: these will be released now: a chance to fetch what that reads |
@@ -65,10 +66,12 @@ class holding {
         return take_held(stream, false, bytes, alignment, out);
     }
 
-    /// The same, but one block, and only if one is free in exactly this size; null where the pool cannot tell.
-    void* try_allocate_held_exactly(stream_handle stream, std::size_t bytes, std::size_t alignment) noexcept {
+    /// The same, but one block, and only if the free block that it is cut from has at most `most` bytes; null where the
+    /// pool cannot tell.
+    void* try_allocate_held_within(stream_handle stream, std::size_t bytes, std::size_t alignment,
+                                   std::size_t most) noexcept {
         held_block b;
-        return take_held(stream, false, bytes, alignment, {&b, 1}, true) != 0 ? b.pointer : nullptr;
+        return take_held(stream, false, bytes, alignment, {&b, 1}, most) != 0 ? b.pointer : nullptr;
     }
 
     std::size_t try_allocate_sync_held(std::size_t bytes, std::size_t alignment,
@@ -100,8 +103,20 @@ class holding {
     Pool& self() noexcept { return static_cast<Pool&>(*this); }
     const Pool& self() const noexcept { return static_cast<const Pool&>(*this); }
 
+    /// Returns: whether the search would cut the request from a free block of at most `most` bytes.
+    template <class Request>
+    [[nodiscard]] bool fits_within(const Request& q, std::size_t most) const noexcept {
+        if constexpr (requires(std::span<const layout::domain> usable) {
+                          self().blocks_.fits_within(most, most, most, usable);
+                      })
+            return self().blocks_.fits_within(q.rounded, q.alignment, most,
+                                              self().order_.usable(q.lane).view());
+        else
+            return false;
+    }
+
     std::size_t take_held(stream_handle stream, bool sync, std::size_t bytes, std::size_t alignment,
-                          std::span<held_block> out, bool exactly = false) noexcept {
+                          std::span<held_block> out, std::size_t most = no_limit) noexcept {
         if (bytes == 0 || bytes > max_block_bytes || !is_power_of_two(alignment) || alignment > max_alignment)
             return 0;
         auto q = self().held_request(stream, sync, bytes, alignment);
@@ -112,7 +127,7 @@ class holding {
         try {
             if (!self().begin_held(*q)) return 0;
             begun = true;
-            if (exactly && !self().fits_exactly(*q)) out = {};
+            if (most != no_limit && !fits_within(*q, most)) out = {};
             for (; n < out.size(); ++n) {
                 void* const p = self().search(*q);
                 if (p == nullptr) break;

@@ -59,6 +59,14 @@ TEST_CASE("a depot holds what it may, and no more", "[front][depot]") {
     CHECK(d.put(make(1, 8, 10, 100)));
     CHECK_FALSE(depot(0).put(make(1, 1, 1, 100)));
 
+    d.rack_comes();
+    CHECK_FALSE(d.put(make(1, 8, 10, 200)));
+    d.rack_comes(); // each brings its share
+    CHECK(d.put(make(1, 8, 10, 200)));
+    d.rack_goes();
+    CHECK(d.take(1, 8, out));
+    CHECK_FALSE(d.put(make(1, 8, 10, 200)));
+
     depot wide(1'000'000); // there is an end to the bundles of one size, too
     std::size_t n = 0;
     while (wide.put(make(1, 1, 1, 1 + n))) ++n;

@@ -110,6 +110,42 @@ TEST_CASE("what another thread frees comes back without the pool", "[front][thre
     CHECK(d.reserved() == 0);
 }
 
+TEST_CASE("a stream that runs short takes back its own before it disturbs others",
+          "[front][threads][hand_over]") {
+    sim::device d(quiet_device());
+    fronted f(d, pool_options{.segment_bytes = 2_MiB});
+    companion other;
+    const stream_handle mine = d.create_stream(), others = d.create_stream();
+    constexpr std::size_t kept = 10;
+    const auto work_on_others = [&] {
+        std::vector<void*> blocks;
+        for (std::size_t i = 0; i < kept; ++i) blocks.push_back(f.allocate(others, block));
+        for (void* const p : blocks) f.deallocate(others, p, block);
+    };
+    constexpr std::size_t handed_over = 25; // they stay in the other thread's magazine
+    for (int i = 0; i < 4; ++i) {
+        hand_over(f, other, mine, handed_over);
+        other.run(work_on_others);
+    }
+    REQUIRE(parked(f) >= (handed_over + kept) * block);
+
+    const usage_counters u = f.pool().usage();
+    const std::size_t n = (u.reserved.current - u.allocated.current) / block + handed_over;
+    std::vector<void*> blocks;
+    for (std::size_t i = 0; i < n; ++i) blocks.push_back(f.allocate(mine, block));
+    CHECK(parked(f) >= kept * block);
+    CHECK(f.usage().reserved.current == u.reserved.current);
+    const std::size_t from_pool = f.pool().usage().blocks.total_in;
+    other.run(work_on_others);
+    CHECK(f.pool().usage().blocks.total_in == from_pool);
+
+    // Before the pool buys, everybody is asked.
+    while (parked(f) >= kept * block && blocks.size() < 1000) blocks.push_back(f.allocate(mine, block));
+    CHECK(parked(f) < kept * block);
+    for (void* const p : blocks) f.deallocate(mine, p, block);
+    CHECK(f.validate());
+}
+
 TEST_CASE("streams that are gone do not fill the way between threads for ever",
           "[front][threads][hand_over]") {
     sim::device d(quiet_device());

@@ -159,13 +159,19 @@ TEMPLATE_TEST_CASE("a batch is freed whole, whatever is wrong with some of it", 
     CHECK(w.pool.validate());
 }
 
-TEST_CASE("a held block can be asked for in exactly its size", "[policy][holding]") {
+TEST_CASE("a held block can be asked for only if it fits well", "[policy][holding]") {
     world<remap> w;
     void* const a = w.pool.allocate(default_stream, 3_MiB);
     void* const between = w.pool.allocate(default_stream, 1_MiB);
     w.pool.deallocate(default_stream, a, 3_MiB);
-    CHECK(w.pool.try_allocate_held_exactly(default_stream, 2_MiB, default_alignment) == nullptr);
-    void* const b = w.pool.try_allocate_held_exactly(default_stream, 3_MiB, default_alignment);
+    const auto within = [&w](std::size_t bytes, std::size_t most) {
+        return w.pool.try_allocate_held_within(default_stream, bytes, default_alignment, most);
+    };
+    CHECK(within(2_MiB, 2_MiB) == nullptr);
+    CHECK(within(2_MiB, 3_MiB - 1) == nullptr);
+    CHECK(within(3_MiB, 3_MiB) == a);
+    w.pool.release(a);
+    void* const b = within(2_MiB, 3_MiB);
     CHECK(b == a);
     w.pool.release(b);
     w.pool.deallocate(default_stream, between, 1_MiB);
@@ -173,5 +179,5 @@ TEST_CASE("a held block can be asked for in exactly its size", "[policy][holding
     world<caching_pool<sim::device>> c; // cannot tell
     void* const p = c.pool.allocate(default_stream, 3_MiB);
     c.pool.deallocate(default_stream, p, 3_MiB);
-    CHECK(c.pool.try_allocate_held_exactly(default_stream, 3_MiB, default_alignment) == nullptr);
+    CHECK(c.pool.try_allocate_held_within(default_stream, 3_MiB, default_alignment, 6_MiB) == nullptr);
 }

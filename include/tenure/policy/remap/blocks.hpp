@@ -133,8 +133,14 @@ class remap_blocks {
 
     /// Returns: whether a free block of exactly that size is there.
     [[nodiscard]] bool fits_exactly(std::size_t n, std::size_t a, domain_span domains) const noexcept {
+        return fits_within(n, a, rounded(n, a), domains);
+    }
+
+    /// Returns: whether `allocate` would take it from a free block of at most `most` bytes, at home.
+    [[nodiscard]] bool fits_within(std::size_t n, std::size_t a, std::size_t most,
+                                   domain_span domains) const noexcept {
         const auto best = of(kind_of(n)).find(n, a, domains);
-        return best && best->size == rounded(n, a);
+        return best && best->size <= most;
     }
 
     void deallocate(block_id id, domain d) noexcept {
