@@ -39,6 +39,7 @@ struct layout_traits<layout::slab> : exact_layout_traits {
     static constexpr bool merges_fully = false;
     static constexpr bool size_is_rounded = false;
     static constexpr bool largest_is_exact = false;
+    static constexpr bool across_recolors_range = true;
 
     /// What a block can hold depends on the class that its range is bound to, which no view shows. The slab's
     /// own random programs know it.

@@ -1,7 +1,6 @@
 /// \file
-/// Layouts when host memory fails: every allocation of host memory inside `add` and `allocate` is made to
-/// fail in turn, which must change nothing; `deallocate`, `recolor`, `absorb` and `remove` must not ask for
-/// any.
+/// Layouts when host memory fails: every allocation of host memory inside `add`, `allocate` and `allocate_across` is made to
+/// fail in turn, which must change nothing; `deallocate`, `recolor` and `remove` must not ask for any.
 ///
 /// The global `operator new` of this test program is replaced, see `failing_host_memory.hpp`.
 
@@ -114,7 +113,10 @@ TEMPLATE_TEST_CASE("failing host memory changes nothing, and frees need none", "
         } else if (dice < 93) {
             REQUIRE(requests_of([&] { l.recolor(d, static_cast<layout::domain>((d + 1) % 3)); }) == 0);
         } else if (dice < 97) {
-            REQUIRE(requests_of([&] { l.absorb(d, static_cast<layout::domain>((d + 1) % 3)); }) == 0);
+            const std::size_t n = test::log_uniform(rng, 1, std::size_t{1} << 20);
+            layout::block_id id = layout::no_block;
+            failures += fail_each(l, [&] { id = l.allocate_across(n, 512, all, d); });
+            if (id != layout::no_block) live.push_back(id);
         } else {
             const layout::address base = (1 + test::below(rng, next_base >> 21)) << 21;
             REQUIRE(requests_of([&] { (void)l.remove(base); }) == 0);

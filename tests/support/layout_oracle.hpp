@@ -27,7 +27,7 @@ namespace tenure::test {
 
 /// What the model test may expect of a layout beyond the concept. Specialise (by inheriting) where one differs.
 struct exact_layout_traits {
-    /// Every two free neighbours of one domain in one range are one block, so that `absorb` has one right answer.
+    /// Every two free neighbours of one domain in one range are one block, so that `allocate_across` has one right answer.
     static constexpr bool merges_fully = true;
 
     /// The free block taken is the smallest that can hold the request, the lowest among equals, and its front.
@@ -35,6 +35,9 @@ struct exact_layout_traits {
 
     /// A block is `rounded` bytes large, never more.
     static constexpr bool size_is_rounded = true;
+
+    /// What `allocate_across` leaves of a range becomes the domain that the caller names for it.
+    static constexpr bool across_recolors_range = false;
 
     /// `largest_free` is the size of the largest free block that `for_each_block` shows.
     static constexpr bool largest_is_exact = true;
@@ -132,43 +135,66 @@ class layout_oracle {
         merge_all();
     }
 
-    void absorb(layout::domain into, layout::domain from) {
-        if (into == from) return;
-        for (bool again = true; again;) {
-            again = false;
-            for (auto left = pieces_.begin(); left != pieces_.end(); ++left) {
-                const auto right = std::next(left);
-                if (right == pieces_.end() || !touch(left, right)) continue;
-                for (const auto& [a, b] : {std::pair{left, right}, std::pair{right, left}}) {
-                    if (a->second.color != into || b->second.color != from) continue;
-                    b->second.color = into;
-                    again = true;
-                }
-            }
-            merge_all();
+    /// The layout says that it handed out [offset, offset + size) as `id` from several neighbours.
+    [[nodiscard]] std::string allocated_across(layout::block_id id, layout::address offset, std::size_t size,
+                                               std::span<const layout::domain> domains) {
+        if (id == layout::no_block) return "allocated without an id";
+        for (const auto& [at, p] : pieces_)
+            if (!p.free && p.id == id) return "id " + std::to_string(id) + " handed out twice";
+        const layout::address end = offset + size;
+        for (layout::address at = offset; at < end;) {
+            auto i = pieces_.upper_bound(at);
+            if (i == pieces_.begin()) return "block outside every range: " + text(offset, size);
+            --i;
+            const auto [start, p] = *i;
+            if (start + p.size <= at || !p.free) return "block " + text(offset, size) + " is not free";
+            if (at != offset && ranges_.count(at) != 0) return "block reaches into another range";
+            if (std::find(domains.begin(), domains.end(), p.color) == domains.end())
+                return "block " + text(offset, size) + " is of domain " + std::to_string(p.color) +
+                       ", which was not asked for";
+            pieces_.erase(i);
+            if (start < at) pieces_.emplace(start, piece{at - start, true, p.color, layout::no_block});
+            const layout::address after = start + p.size;
+            if (end < after) pieces_.emplace(end, piece{after - end, true, p.color, layout::no_block});
+            at = after;
         }
+        pieces_.emplace(offset, piece{size, false, 0, id});
+        return {};
     }
 
-    /// For layouts that merge less than fully: takes over how the layout answered `absorb(into, from)`, if that
-    /// answer changed nothing but bytes of `from` to `into`.
+    /// Effects: all that is free in the range that contains `at` is of domain d.
+    void recolor_range(layout::address at, layout::domain d) {
+        const auto r = std::prev(ranges_.upper_bound(at));
+        for (auto& [start, p] : pieces_)
+            if (p.free && start >= r->first && start < r->first + r->second) p.color = d;
+        merge_all();
+    }
+
+    /// Returns: the address that exact best fit over runs of two or more free neighbours hands out; none if no run fits.
     template <class L>
-    [[nodiscard]] std::string adopt_absorb(const L& l, layout::domain into, layout::domain from) {
-        interval_map now = canonical(blocks_of(l));
-        const auto joined = [&](interval_map m) {
-            for (auto& [at, p] : m)
-                if (p.free && p.color == from) p.color = into;
-            merge(m);
-            return m;
+    [[nodiscard]] std::optional<layout::address> smallest_run(std::size_t n, std::size_t a,
+                                                              std::span<const layout::domain> domains) const {
+        std::optional<std::pair<std::size_t, layout::address>> best;
+        const auto usable = [&](const piece& p) {
+            return p.free && std::find(domains.begin(), domains.end(), p.color) != domains.end();
         };
-        if (joined(now) != joined(pieces_)) return "absorb changed more than the colour of free bytes";
-        for (const auto& [at, p] : pieces_) {
-            if (!p.free || p.color != into) continue;
-            const auto q = std::prev(now.upper_bound(at));
-            if (q->second.color != into || q->first + q->second.size < at + p.size)
-                return "absorb took bytes away from the domain that it should have grown";
+        for (auto first = pieces_.begin(); first != pieces_.end();) {
+            auto last = first;
+            std::size_t number = 1;
+            while (usable(first->second) && std::next(last) != pieces_.end() &&
+                   touch(last, std::next(last)) && usable(std::next(last)->second)) {
+                ++last;
+                ++number;
+            }
+            const std::size_t size = last->first + last->second.size - first->first;
+            const layout::block_view whole{layout::no_block, first->first, size, true, 0};
+            if (number > 1 && exact_layout_traits::could_hold<L>(whole, n, a) &&
+                (!best || size < best->first))
+                best = {size, first->first};
+            first = std::next(last);
         }
-        pieces_ = std::move(now);
-        return {};
+        if (!best) return std::nullopt;
+        return round_up(best->second, std::max(a, layout::granule));
     }
 
     /// Returns: the free block that exact best fit must take, as the address it hands out; none if nothing fits.

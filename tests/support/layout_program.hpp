@@ -61,7 +61,7 @@ class layout_program {
         if (dice < allocations) return allocate();
         if (dice < 80) return deallocate();
         if (dice < 84) return recolor();
-        if (dice < 90) return absorb();
+        if (dice < 90) return allocate_across();
         if (dice < 95) return add();
         return remove();
     }
@@ -144,14 +144,27 @@ class layout_program {
         check();
     }
 
-    void absorb() {
-        const layout::domain into = any_domain(), from = any_domain();
-        CAPTURE(into, from);
-        layout_.absorb(into, from);
-        if constexpr (traits::merges_fully)
-            oracle_.absorb(into, from);
-        else
-            REQUIRE(oracle_.adopt_absorb(layout_, into, from) == "");
+    void allocate_across() {
+        const std::size_t n = log_uniform(rng_, 1, options_.largest_request);
+        const std::size_t a =
+            chance(rng_, 70) ? std::size_t{256} : log_uniform_power(options_.largest_alignment);
+        const std::vector<layout::domain> domains = any_domains();
+        const layout::domain rest = any_domain();
+        CAPTURE(n, a, domains, rest);
+        const auto expected = oracle_.smallest_run<L>(n, a, domains);
+        const layout::block_id id = layout_.allocate_across(n, a, domains, rest);
+        if constexpr (traits::merges_fully) REQUIRE((id != layout::no_block) == expected.has_value());
+        if (id == layout::no_block) return;
+        const layout::address offset = layout_.offset(id);
+        const std::size_t size = layout_.size(id);
+        CAPTURE(id, offset, size);
+        REQUIRE(is_aligned(offset, std::max(a, layout::granule)));
+        REQUIRE(size >= L::rounded(n, a));
+        if constexpr (traits::size_is_rounded) REQUIRE(size == L::rounded(n, a));
+        if constexpr (traits::merges_fully) REQUIRE(*expected == offset);
+        REQUIRE(oracle_.allocated_across(id, offset, size, domains) == "");
+        if constexpr (traits::across_recolors_range) oracle_.recolor_range(offset, rest);
+        live_.push_back({id, offset});
         check();
     }
 

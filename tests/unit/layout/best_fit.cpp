@@ -166,6 +166,31 @@ TEST_CASE("best_fit absorbs what touches, transitively, and nothing else", "[lay
     CHECK(l.validate());
 }
 
+TEST_CASE("best_fit takes the smallest run of neighbours that holds a request", "[layout][best_fit]") {
+    best_fit l;
+    l.add({2_MiB, 10 * 512}, 0);
+    std::array<layout::block_id, 10> b{};
+    for (auto& id : b) id = l.allocate(512, 1, d0);
+    // colours:   0 1 0 1 U 1 2 0 1 U
+    const std::array<domain, 10> colors{0, 1, 0, 1, 0, 1, 2, 0, 1, 0};
+    for (const std::size_t i : {0u, 1u, 2u, 3u, 5u, 6u, 7u, 8u}) l.deallocate(b[i], colors[i]);
+    const std::array<domain, 2> both{0, 1};
+    const layout::block_id small = l.allocate_across(1024, 1, both, 0); // the run of two, not the one of four
+    REQUIRE(small != no_block);
+    CHECK(l.offset(small) == 2_MiB + 7 * 512);
+    const layout::block_id three = l.allocate_across(3 * 512, 1, both, 0);
+    REQUIRE(three != no_block);
+    CHECK(l.offset(three) == 2_MiB);
+    CHECK(l.free_bytes(1) == 2 * 512); // what is left is what it was
+    CHECK(l.free_bytes(0) == 0);
+    REQUIRE(l.validate());
+    CHECK(l.allocate_across(1024, 1, d0, 0) == no_block);
+    CHECK(l.allocate_across(~std::size_t{0}, 1, both, 0) == no_block);
+    l.deallocate(small, 2);
+    l.deallocate(three, 2);
+    CHECK(l.validate());
+}
+
 TEST_CASE("best_fit removes a range that is free in several domains, and no other", "[layout][best_fit]") {
     best_fit l;
     l.add({2_MiB, 1024}, 0);

@@ -216,28 +216,37 @@ TEST_CASE("bitmap never merges across ranges", "[layout][bitmap]") {
     CHECK(l.validate());
 }
 
-TEST_CASE("bitmap absorbs a block between two of the growing domain once", "[layout][bitmap]") {
+TEST_CASE("bitmap takes one block across neighbours of several domains, and leaves the rest what it was",
+          "[layout][bitmap]") {
     bitmap l;
-    l.add({2_MiB, 7 * g}, 0);
-    std::array<layout::block_id, 7> b{};
+    l.add({2_MiB, 9 * g}, 0);
+    std::array<layout::block_id, 9> b{};
     for (auto& id : b) id = l.allocate(g, 1, d0);
-    // colours 0 1 0 U 1 1 1 with fewer blocks of 0 than 1 or more, by turns
-    l.deallocate(b[0], 0);
-    l.deallocate(b[2], 0);
-    l.deallocate(b[1], 1);
-    l.deallocate(b[4], 1);
-    l.deallocate(b[6], 2);
-    l.absorb(0, 1);
+    // colours 0 1 0 U 1 2 1 U 1
+    const std::array<domain, 9> colors{0, 1, 0, 0, 1, 2, 1, 0, 1};
+    for (const std::size_t i : {0u, 1u, 2u, 4u, 5u, 6u, 8u}) l.deallocate(b[i], colors[i]);
+    const std::array<domain, 2> both{0, 1};
+    CHECK(l.allocate_across(4 * g, 1, both, 0) == no_block);
+    CHECK(l.allocate_across(2 * g, 1, d0, 0) == no_block);
+    const layout::block_id across = l.allocate_across(2 * g, 1, both, 0);
+    REQUIRE(across != no_block);
+    CHECK(l.offset(across) == l.offset(b[3]) - 3 * g);
+    CHECK(l.size(across) == 2 * g);
+    CHECK(l.free_bytes(0) == g);
+    CHECK(l.free_bytes(1) == 3 * g);
+    REQUIRE(l.validate());
+    const std::array<domain, 2> others{1, 2};
+    const layout::block_id behind = l.allocate_across(3 * g, 1, others, 0);
+    REQUIRE(behind != no_block);
+    CHECK(l.offset(behind) == l.offset(b[3]) + g);
+    CHECK(l.free_bytes(2) == 0);
+    l.deallocate(across, 0);
+    l.deallocate(behind, 3);
     CHECK(l.largest_free(d0) == 3 * g);
-    CHECK(l.free_bytes(1) == g);
-    CHECK(l.validate());
-    l.deallocate(b[5], 1);
-    l.absorb(2, 1);
-    CHECK(l.free_bytes(2) == 3 * g);
     CHECK(l.validate());
 }
 
-TEST_CASE("recolor and absorb of many blocks move them all", "[layout][bitmap]") {
+TEST_CASE("recolor of many blocks moves them all", "[layout][bitmap]") {
     const std::size_t n = GENERATE(std::size_t{5}, std::size_t{16}, std::size_t{17}, std::size_t{200});
     CAPTURE(n);
     bitmap l = with_holes(2_MiB, std::vector<std::size_t>(n, 3 * g), 4);
@@ -251,8 +260,6 @@ TEST_CASE("recolor and absorb of many blocks move them all", "[layout][bitmap]")
     CHECK(l.free_bytes(0) == bytes + g);
     CHECK(l.free_bytes(6) == 0);
     CHECK(l.validate());
-    l.absorb(6, 0);
-    CHECK(l.free_bytes(6) == 0);
     l.recolor(0, 0);
     CHECK(l.free_bytes(0) == bytes + g);
     CHECK(l.validate());
@@ -290,7 +297,7 @@ TEST_CASE("the highest domain is as good as any", "[layout][bitmap]") {
     const layout::block_id id = l.allocate(g, 1, last);
     l.deallocate(id, 65534);
     CHECK(l.free_bytes(65534) == g);
-    l.absorb(65534, 65535);
+    l.recolor(65535, 65534);
     CHECK(l.free_bytes(65534) == 4 * g);
     CHECK(l.validate());
 }

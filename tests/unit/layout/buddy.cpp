@@ -123,15 +123,19 @@ TEST_CASE("buddy merges only within a domain", "[layout][buddy]") {
         REQUIRE(l.validate());
         l.recolor(60000, 0);
     }
-    SECTION("absorb joins them") {
-        l.absorb(0, 1);
+    SECTION("a block across both needs neither") {
+        const block_id whole = l.allocate_across(2_MiB, 1, both, 0);
+        REQUIRE(whole != no_block);
+        CHECK(l.size(whole) == 2_MiB);
+        CHECK(l.free_bytes() == 0);
+        l.deallocate(whole, 0);
     }
     REQUIRE(l.validate());
     CHECK(l.free_bytes(1) == 0);
     CHECK(l.allocate(2_MiB, 1, zero) != no_block);
 }
 
-TEST_CASE("buddy absorbs what touches, transitively and nothing else", "[layout][buddy]") {
+TEST_CASE("buddy takes a block across only where nothing else lies", "[layout][buddy]") {
     buddy l;
     l.add({8_MiB, 8_MiB}, 0);
     std::vector<block_id> ids;
@@ -141,26 +145,23 @@ TEST_CASE("buddy absorbs what touches, transitively and nothing else", "[layout]
     const domain colors[]{1, 2, 1, 0, 1, 1, 2, 1};
     for (std::size_t n = 0; n < 8; ++n)
         if (n != 3) l.deallocate(ids[n], colors[n]);
-    SECTION("everything joins the block that it touches") {
-        l.absorb(2, 1);
-        REQUIRE(l.validate());
-        CHECK(l.free_bytes(1) == 0);
-        CHECK(l.free_bytes(2) == 7_MiB);
-        const domain two[]{2};
-        CHECK(l.largest_free(two) == 4_MiB);
-    }
-    SECTION("what is behind a used block stays") {
-        l.recolor(2, 3);
-        const block_id hole = l.allocate(1_MiB, 1, std::vector<domain>{3});
-        l.absorb(3, 1);
-        REQUIRE(l.validate());
-        CHECK(l.free_bytes(1) + l.free_bytes(3) == 6_MiB);
-        CHECK(l.free_bytes(1) >= 2_MiB);
-        l.deallocate(hole, 3);
-        l.absorb(3, 1);
-        REQUIRE(l.validate());
-        CHECK(l.free_bytes(3) == 7_MiB);
-    }
+    const domain one_two[]{1, 2}, one[]{1};
+    CHECK(l.allocate_across(8_MiB, 1, one_two, 0) == no_block);
+    CHECK(l.allocate_across(4_MiB, 1, one, 0) == no_block);
+    CHECK(l.allocate_across(4_MiB, 8_MiB, one_two, 0) ==
+          no_block); // it would be aligned nowhere but in front
+    const block_id half = l.allocate_across(4_MiB, 1, one_two, 0);
+    REQUIRE(half != no_block);
+    CHECK(l.offset(half) == 12_MiB);
+    CHECK(l.free_bytes() == 3_MiB);
+    REQUIRE(l.validate());
+    const block_id front = l.allocate_across(2_MiB, 1, one_two, 0);
+    REQUIRE(front != no_block);
+    CHECK(l.offset(front) == 8_MiB);
+    REQUIRE(l.validate());
+    l.deallocate(half, 3);
+    CHECK(l.free_bytes(3) == 4_MiB);
+    CHECK(l.validate());
 }
 
 TEST_CASE("buddy takes the smallest block over all domains asked for", "[layout][buddy]") {

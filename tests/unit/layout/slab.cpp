@@ -176,20 +176,19 @@ TEST_CASE("slab keeps domains apart and idles a range when they become one", "[l
         CHECK(l.free_bytes(2) == 8_MiB);
         CHECK(l.allocate(8_MiB, 1, std::vector<domain>{2}) != no_block);
     }
-    SECTION("absorb") {
-        l.absorb(2, 0);
-        REQUIRE(l.validate());
-        CHECK(l.free_bytes(2) == 6_MiB);
-        CHECK(l.allocate(8_MiB, 1, all) == no_block);
-        l.absorb(2, 1);
-        REQUIRE(l.validate());
-        CHECK(l.free_bytes(2) == 8_MiB);
-        CHECK(l.allocate(8_MiB, 1, std::vector<domain>{2}) != no_block);
+    SECTION("a block across binds it to another class") {
+        const domain some[]{0, 1};
+        CHECK(l.allocate_across(512, 1, some, 0) == no_block);
+        const block_id across = l.allocate_across(512, 1, all, 1);
+        REQUIRE(across != no_block);
+        CHECK(l.offset(across) == 2_MiB);
+        CHECK(l.free_bytes(1) == 8_MiB - l.size(across));
+        CHECK(l.free_bytes(0) + l.free_bytes(2) == 0);
     }
-    SECTION("absorb reaches only what touches") {
-        l.absorb(0, 1); // slot 2 lies between
-        REQUIRE(l.validate());
-        CHECK(l.free_bytes(1) == 2_MiB);
+    SECTION("a block across takes all of it") {
+        const block_id across = l.allocate_across(8_MiB, 1, all, 1);
+        REQUIRE(across != no_block);
+        CHECK(l.free_bytes() == 0);
     }
     SECTION("remove takes several domains") {
         CHECK(l.remove(2_MiB));
@@ -309,7 +308,9 @@ TEST_CASE("slab serves every request that a piece could hold", "[layout][slab]")
         } else if (dice < 88) {
             l.recolor(any_domain(), any_domain());
         } else if (dice < 91) {
-            l.absorb(any_domain(), any_domain());
+            const std::size_t n = test::log_uniform(rng, 1, 4_MiB);
+            const block_id id = l.allocate_across(n, 1, std::vector<domain>{0, 1, 2}, any_domain());
+            if (id != no_block) live.push_back(id);
         } else if (dice < 95 && ranges.size() < 12) {
             const address base = test::below(rng, 64) * 4_MiB + (test::chance(rng, 20) ? granule : 0);
             const layout::range r{base, 2_MiB + test::below(rng, 4) * 100 * granule -

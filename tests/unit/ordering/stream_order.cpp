@@ -175,22 +175,18 @@ TEST_CASE("a mark whose memory the lane has used again makes room for the next o
     CHECK(w.device.live_events() <= 2);
 }
 
-TEST_CASE("reopening merges a lane's memory with settled neighbours; the next mark settles all of it",
+TEST_CASE("the default stream is marked where others look for as much as it holds",
           "[ordering][stream_order]") {
-    order_world w(512);
-    const stream_handle s = w.device.create_stream();
-    const auto l = w.lane(s);
-    w.device.launch(s, 1ms);
-    w.free_on(l, 1_MiB);
-    w.order.mark_if_due(l, s, w.blocks);
-    CHECK(w.order.reopen(l, w.blocks));
-    const auto list = w.order.usable(l);
-    CHECK(w.blocks.largest_free(list.view()) == 64_MiB);
-    CHECK(w.blocks.free_bytes(order_type::settled) == 0);
-    CHECK_FALSE(w.order.reopen(l, w.blocks));
-    CHECK_FALSE(w.order.reopen(order_type::no_lane, w.blocks));
-    w.order.mark_if_due(l, s, w.blocks);
-    w.device.advance(1ms);
+    order_world w(1_MiB);
+    const auto l = w.lane(default_stream);
+    w.free_on(l, 8_MiB);
+    w.order.mark_if_due(l, default_stream, w.blocks); // it is known to be permanent from here on
+    w.order.mark_others(l, 8_MiB, w.blocks);          // itself: no
+    w.order.mark_others(order_type::no_lane, 9_MiB, w.blocks);
+    CHECK(w.device.calls(sim::call::record) == 0);
+    w.order.mark_others(order_type::no_lane, 8_MiB, w.blocks);
+    w.order.mark_others(order_type::no_lane, 8_MiB, w.blocks); // nothing since
+    CHECK(w.device.calls(sim::call::record) == 1);
     CHECK(w.order.poll(w.blocks));
     CHECK(w.usable(order_type::no_lane) == 64_MiB);
 }
