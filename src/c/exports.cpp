@@ -341,7 +341,9 @@ tenure_code tenure_arena_destroy(tenure_arena* arena, uint32_t flags) {
     if ((flags & ~std::uint32_t{TENURE_RELEASE_LIVE}) != 0)
         return fail(TENURE_INVALID_ARGUMENT, "unknown flags");
     // Not inside of the arena, for whose calls it waits, but of its device.
-    if (arena == nullptr || arena->mark.load() == 0) return not_a("arena");
+    if (arena == nullptr) return not_a("arena");
+    const std::uint32_t mark = arena->mark.load(); // another kind of handle has no owner to read
+    if (mark != handle::arena && mark != handle::closing) return not_a("arena");
     const inside here(arena->owner, handle::device);
     if (!here) return not_a("arena");
     return guarded([&]() -> tenure_code {

@@ -73,7 +73,8 @@ class shared_blocks {
   private:
     static tenure_code free(tenure_shared& block) noexcept {
         const tenure_code code = block.pointer == nullptr ? TENURE_OK : free_memory(block);
-        if (code == TENURE_CAPTURE) {
+        // A full device may lack even what waiting for it takes; both may be had later.
+        if (code == TENURE_CAPTURE || code == TENURE_OUT_OF_MEMORY) {
             block.next = waiting_.load();
             while (!waiting_.compare_exchange_weak(block.next, &block)) {
             }
@@ -185,11 +186,11 @@ Form* made_for(tenure_shared& block, const tensor& described, const std::int64_t
     auto* const numbers = reinterpret_cast<std::int64_t*>(form + 1);
     form->tensor.shape = numbers;
     form->tensor.strides = numbers + n;
-    std::int64_t step = 1;
+    std::uint64_t step = 1; // with a zero among them the shape may have any other numbers, too
     for (std::size_t i = n; i-- != 0;) {
         form->tensor.shape[i] = shape[i];
-        form->tensor.strides[i] = step;
-        step *= shape[i];
+        form->tensor.strides[i] = static_cast<std::int64_t>(step);
+        step *= static_cast<std::uint64_t>(shape[i]);
     }
     block.holds.fetch_add(1, std::memory_order_relaxed);
     return form;

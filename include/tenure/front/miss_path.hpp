@@ -89,7 +89,8 @@ class miss_path : protected parking<Pool> {
             // where the rest of the other is worth as much as the block; where it is less, emptying all magazines would
             // cost time for nothing.
             if (Pool::sees_exact_fits && this->totals().parked >= bytes) {
-                b.pointer = pool_->try_allocate_held_within(stream, bytes, alignment, 2 * bytes - 1);
+                b.pointer = pool_->try_allocate_held_within(stream, bytes, alignment,
+                                                            2 * std::max(bytes, layout::granule) - 1);
                 if (b.pointer == nullptr) this->take_all_back();
             }
         }

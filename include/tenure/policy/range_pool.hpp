@@ -29,7 +29,8 @@
 ///   3. No block is handed out before the work of its former users is over or ordered before.
 ///
 /// Cost: a hit is one `describe` (none on the default stream), the layout's search and an insert into the pointer map;
-/// a free the same in reverse. No event. A miss is linear in the free blocks before it costs a driver call.
+/// a free the same in reverse. No event, but for blocks of 1 MiB and more where other streams hold as much: see
+/// `look_before`. A miss is linear in the free blocks before it costs a driver call.
 /// Thread-safety: thread-safe. One mutex, held over driver calls; it is not held over the misuse handler.
 
 #include <tenure/backing.hpp>
@@ -409,7 +410,13 @@ class range_pool : public holding<range_pool<Device, Stock>> {
         if (fits_exactly(q)) return;
         if (counters_.pending >= 2 * q.rounded) uses_.poll(completed());
         order_.mark_others(q.lane, q.rounded, blocks_);
-        if (order_.marked_by_others(q.lane, blocks_) >= q.rounded) order_.poll(blocks_);
+        const std::size_t marked = order_.marked_by_others(q.lane, blocks_);
+        looked_for_ = saturating_add(looked_for_, q.rounded);
+        // A layout that does not know exact fits would ask at each request of a warm loop: so once for as much as is marked.
+        if (marked >= q.rounded && (sees_exact_fits || looked_for_ >= marked)) {
+            looked_for_ = 0;
+            order_.poll(blocks_);
+        }
         q.tightly = sees_exact_fits;
     }
 
@@ -439,8 +446,12 @@ class range_pool : public holding<range_pool<Device, Stock>> {
     /// stays whose it was: given to this stream, memory that everybody may use would wait for its work.
     void* search_across(request& q) {
         const domain_list usable = order_.usable(q.lane);
-        const auto has_free = [this](layout::domain d) { return blocks_.free_bytes(d) != 0; };
-        if (std::count_if(usable.view().begin(), usable.view().end(), has_free) < 2) return nullptr;
+        std::size_t together = 0, domains = 0;
+        for (const layout::domain d : usable.view()) {
+            together += blocks_.free_bytes(d);
+            domains += blocks_.free_bytes(d) != 0 ? 1 : 0;
+        }
+        if (domains < 2 || together < q.rounded) return nullptr;
         const layout::domain open = order_.open(q.lane);
         const std::size_t before = blocks_.free_bytes(open);
         const layout::block_id id = blocks_.allocate_across(q.bytes, q.alignment, usable.view(), open);
@@ -783,6 +794,7 @@ class range_pool : public holding<range_pool<Device, Stock>> {
     pointer_map live_;             ///< address of a live block -> id
     std::vector<block_info> info_; ///< by block id
     capture_holds holds_;
+    std::size_t looked_for_ = 0; ///< bytes of large requests since the last question about marks
     usage_counters counters_;
 };
 

@@ -42,7 +42,7 @@ namespace tenure {
 class arenas_view {
   public:
     /// While it lives, the view shows what was added.
-    class [[nodiscard]] seen {
+    class seen {
       public:
         seen(seen&& other) noexcept : view_(std::exchange(other.view_, nullptr)), number_(other.number_) {}
         seen& operator=(seen&& other) noexcept {

@@ -40,7 +40,7 @@ namespace tenure {
 class environment {
   public:
     /// While it lives, its arena or group is published.
-    class [[nodiscard]] shown {
+    class shown {
       public:
         shown() = default;
         shown(shown&& other) noexcept

@@ -174,7 +174,6 @@ TEST_CASE("best_fit takes the smallest run of neighbours that holds a request", 
     // colours:   0 1 0 1 U 1 2 0 1 U
     const std::array<domain, 10> colors{0, 1, 0, 1, 0, 1, 2, 0, 1, 0};
     for (const std::size_t i : {0u, 1u, 2u, 3u, 5u, 6u, 7u, 8u}) l.deallocate(b[i], colors[i]);
-    const std::array<domain, 2> both{0, 1};
     const layout::block_id small = l.allocate_across(1024, 1, both, 0); // the run of two, not the one of four
     REQUIRE(small != no_block);
     CHECK(l.offset(small) == 2_MiB + 7 * 512);
