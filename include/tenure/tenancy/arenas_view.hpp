@@ -68,7 +68,7 @@ class arenas_view {
     /// Effects: shows an arena or a group, and all below it; or a book of accounts; or an account. Requires: it and the view
     /// outlive what is returned. Throws: `std::bad_alloc`.
     template <class Tenant>
-    seen add(const Tenant& tenant) {
+    [[nodiscard]] seen add(const Tenant& tenant) {
         if constexpr (requires { tenant.glance(); }) {
             const std::lock_guard lock(mutex_);
             account_source s{.tenant = &tenant,
@@ -95,7 +95,7 @@ class arenas_view {
     /// Effects: shows a device. `held()`: bytes that the arenas hold of it, as `capacity_watch::look` takes it; called by whoever
     /// reads, with the view's lock held, and must not throw. Requires: no other device of that name is shown; the watch, and what `held` refers to, outlive what is
     /// returned, as the view does. Throws: `std::bad_alloc`.
-    seen add(std::string name, capacity_watch& watch, std::function<std::size_t()> held) {
+    [[nodiscard]] seen add(std::string name, capacity_watch& watch, std::function<std::size_t()> held) {
         const std::lock_guard lock(mutex_);
         devices_.push_back({last_ + 1, std::move(name), &watch, std::move(held)});
         return {*this, ++last_};
