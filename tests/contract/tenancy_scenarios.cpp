@@ -204,11 +204,12 @@ TEST_CASE("tenants, scenario L6 (RMM limiter): huge requests of one tenant refus
         for (int i = 0; i < 4; ++i)
             small.push_back(std::make_unique<best_fit_tenant>(
                 w.gpu, w.between, arena_options{.name = "small", .max = 16 * MiB}, fine));
-        std::atomic<bool> done{false};
+        std::atomic<bool> begun{false}, done{false};
         std::atomic<int> refused{0};
         std::thread greedy([&] {
-            while (!done) (void)huge.try_allocate(s0, 1000 * MiB);
+            for (; !done; begun = true) (void)huge.try_allocate(s0, 1000 * MiB);
         });
+        while (!begun) std::this_thread::yield();
         std::vector<std::thread> threads;
         for (auto& a : small)
             threads.emplace_back([&] {
