@@ -22,20 +22,14 @@ def page_of(markdown):
     return "md_" + re.sub(r"\W", "_", str(markdown.with_suffix(""))) + ".html"
 
 
-def source_pages(html):
-    """Pages of headers, by the file's name; of several with one name Doxygen tells the folder, too."""
-    return {page.name: page.name for page in html.glob("*_source.html")}
-
-
 def finish(root, html):
     readme = Path("README.md")
     markdown = [
         path.relative_to(root) for folder in ("docs", "benchmarks") for path in sorted((root / folder).rglob("*.md"))
-    ] + [root / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
-    markdown = [path.relative_to(root) if path.is_absolute() else path for path in markdown]
+    ] + [Path("CHANGELOG.md"), Path("CONTRIBUTING.md"), Path("SECURITY.md")]
     pages = {path: page_of(path) for path in markdown if (html / page_of(path)).is_file()}
     pages[readme] = "index.html"
-    sources = source_pages(html)
+    sources = [page.name for page in html.glob("*_source.html")]  # of several with one name with the folder, too
 
     def target_of(file):
         """Where a file or folder of the repository is in the site, or None."""

@@ -79,11 +79,6 @@ constexpr tenure_code code_of(status s) noexcept {
     return TENURE_INTERNAL;
 }
 
-/// Returns: whether the code for it is one that tenure_get_failure explains.
-constexpr bool is_refusal(status s) noexcept {
-    return s == status::out_of_memory || s == status::over_limit;
-}
-
 constexpr tenure_code code_of(const allocation_failure& f) noexcept {
     switch (f.cause) {
     case failure_cause::arena_limit:
@@ -133,7 +128,7 @@ inline tenure_code fail(status s, const char* doing) noexcept {
     char text[128];
     std::snprintf(text, sizeof text, "%s: the device said %s", doing, to_string(s));
     last_failure& last = last_failure::of_this_thread();
-    if (!last.kept && is_refusal(s)) last.allocation.reset(); // it is of an older one
+    if (!last.kept && lacks_memory(s)) last.allocation.reset(); // it is of an older one
     return fail(code_of(s), text);
 }
 
@@ -161,7 +156,7 @@ tenure_code guarded(F&& f) noexcept {
     } catch (const tenure::invalid_alignment& e) {
         return fail(TENURE_INVALID_ARGUMENT, e.what());
     } catch (const driver_error& e) {
-        if (is_refusal(e.code())) last_failure::of_this_thread().allocation.reset();
+        if (lacks_memory(e.code())) last_failure::of_this_thread().allocation.reset();
         return fail(code_of(e.code()), e.what());
     } catch (const not_admitted& e) {
         return fail(TENURE_NOT_ADMITTED, e.what());

@@ -22,6 +22,11 @@ enum class status : std::uint8_t {
     failed,            ///< anything else
 };
 
+/// Returns: whether there is no memory for it, on the device or under a limit; giving some back may help.
+constexpr bool lacks_memory(status s) noexcept {
+    return s == status::out_of_memory || s == status::over_limit;
+}
+
 constexpr const char* to_string(status s) noexcept {
     switch (s) {
     case status::ok: return "ok";

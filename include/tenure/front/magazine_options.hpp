@@ -27,9 +27,9 @@ struct magazine_options {
     stream_check check = stream_check::every_call;
 
     /// Bytes that one thread may keep of one stream; or an eighth of what it has live there, if that is more. Between the
-    /// threads of a front end (`depot`) lies a quarter of it for each of them and each stream at most. Parked memory is taken back before the pool buys
-    /// any, unless it is less than a 4096th of what the pool has; so this bounds what other streams must ask back, not what
-    /// the process needs. A block larger than this may still be kept alone.
+    /// threads of a front end (`depot`) lies a quarter of it for each of them and each stream at most. Parked memory is taken
+    /// back before the pool buys any, unless it is less than a 4096th of what the pool has; so this bounds what other
+    /// streams must ask back, not what the process needs. A block larger than this may still be kept alone.
     std::size_t max_parked_bytes = std::size_t{64} << 20;
 
     /// Bytes: larger blocks go to the pool. At most 32 MiB. A parked large block is a hole that best fit must work

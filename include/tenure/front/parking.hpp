@@ -151,7 +151,10 @@ class parking : protected hit_path<typename Pool::device_type> {
 
     /// Effects: what any thread has parked goes back to the pool. Returns: whether there was anything.
     bool take_all_back() noexcept {
-        const bool in_racks = visit_and_empty([](const rack&) { return true; });
+        const bool in_racks = empty_racks([](rack& r) {
+            r.section.ask_for_visit();
+            return true;
+        });
         const bool in_depot = empty_depot([](const depot::bundle&) { return true; });
         report_stale();
         return in_racks || in_depot;
@@ -160,14 +163,8 @@ class parking : protected hit_path<typename Pool::device_type> {
     /// Effects: what any thread has parked on this stream goes back to the pool, which may give it to the stream again at
     /// once. Nobody else is disturbed. Returns: whether there was anything.
     bool take_own_back(std::uint64_t stream_id) noexcept {
-        bool any = false;
-        racks_.visit(
-            [&](const rack& r) { return r.stream_id == stream_id && r.parked_granules.value() != 0; },
-            [&](rack& r) {
-                give_back_all(r);
-                any = true;
-            });
-        return empty_depot_of(stream_id) || any;
+        const bool in_racks = empty_racks([&](const rack& r) { return r.stream_id == stream_id; });
+        return empty_depot_of(stream_id) || in_racks;
     }
 
     /// Returns: whether so much is parked that it can be what the pool is short of. Where it is less, the pool may buy a
@@ -228,27 +225,22 @@ class parking : protected hit_path<typename Pool::device_type> {
         depot_.rack_goes();
     }
 
+    /// Effects: what is parked in the racks of which select(rack) is true goes back to the pool. Returns: whether there was any.
     template <class Select>
-    bool visit_and_empty(Select&& select) noexcept {
+    bool empty_racks(Select&& select) noexcept {
         bool any = false;
-        racks_.visit(
-            [&](rack& r) {
-                if (!select(r)) return false;
-                r.section.ask_for_visit();
-                return r.parked_granules.value() != 0;
-            },
-            [&](rack& r) {
-                give_back_all(r);
-                any = true;
-            });
+        racks_.visit([&](rack& r) { return select(r) && r.parked_granules.value() != 0; },
+                     [&](rack& r) {
+                         give_back_all(r);
+                         any = true;
+                     });
         return any;
     }
 
     /// Effects: what anybody has parked on the stream, which is being captured, goes back to the pool. Once that has heard
     /// of the capture it keeps for the graph what comes to it on this stream.
     void take_back_before_capture(stream_handle stream) noexcept {
-        racks_.visit([&](const rack& r) { return r.stream == stream && r.parked_granules.value() != 0; },
-                     [&](rack& r) { give_back_all(r); });
+        empty_racks([&](const rack& r) { return r.stream == stream; });
         // The stream hides its identity now; racks, and the pool's free memory, know it from before.
         if (depot_.parked_granules() != 0) empty_depot([](const depot::bundle&) { return true; });
         report_stale();

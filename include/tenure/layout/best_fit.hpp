@@ -161,25 +161,15 @@ class basic_best_fit {
     block_id take_run(const block_run& run, std::size_t bytes, std::size_t a) {
         nodes_.reserve(2);
         const address start = round_up(run.begin, std::max(a, granule));
-        node_index taken = run.first;
-        while (nodes_[taken].offset + nodes_[taken].size <= start) taken = nodes_[taken].next;
-        const domain d = nodes_[taken].color;
-        unlink(taken);
-        if (start != nodes_[taken].offset) {
-            const node_index before = taken;
-            taken = split(before, start - nodes_[before].offset);
-            link(before, d);
-        }
-        if (nodes_[taken].size > bytes) link(split(taken, bytes), d);
+        node_index first = run.first;
+        while (nodes_[first].offset + nodes_[first].size <= start) first = nodes_[first].next;
+        const std::size_t there = nodes_[first].offset + nodes_[first].size - start;
+        const node_index taken = take_part(first, start, std::min(bytes, there));
         while (nodes_[taken].size < bytes) {
             const node_index next = nodes_[taken].next;
-            const std::size_t missing = bytes - nodes_[taken].size;
-            const domain color = nodes_[next].color;
-            unlink(next);
-            if (nodes_[next].size > missing) link(split(next, missing), color);
-            join(taken, next);
+            const std::size_t part = std::min(nodes_[next].size, bytes - nodes_[taken].size);
+            join(taken, take_part(next, nodes_[next].offset, part));
         }
-        used_ += bytes;
         return taken;
     }
 

@@ -338,7 +338,8 @@ class bitmap {
             nodes_[nodes_[n].previous].next_free = false;
         }
         if (offset + size != start + q.size) {
-            free_rest(taken, q.size, d);
+            link(split(taken, q.size), d);
+            nodes_[taken].next_free = true;
         } else if (nodes_[taken].next != no_node) {
             nodes_[nodes_[taken].next].previous_free = false;
         }
@@ -349,36 +350,15 @@ class bitmap {
     /// Takes `bytes` at alignment a out of a run that holds them. Requires: room for two nodes.
     block_id take_run(const block_run& run, std::size_t bytes, std::size_t a) noexcept {
         const std::uint64_t start = round_up(run.begin, a) / granule, need = bytes / granule;
-        node_index taken = run.first;
-        while (nodes_[taken].offset() + nodes_[taken].size() <= start) taken = nodes_[taken].next;
-        const domain d = nodes_[taken].color;
-        unlink(taken);
-        if (start != nodes_[taken].offset()) {
-            const node_index before = taken;
-            taken = split(before, start - nodes_[before].offset());
-            link(before, d);
-            nodes_[taken].previous_free = true;
-        } else if (nodes_[taken].previous != no_node) {
-            nodes_[nodes_[taken].previous].next_free = false;
-        }
-        if (nodes_[taken].size() > need) free_rest(taken, need, d);
+        node_index first = run.first;
+        while (nodes_[first].offset() + nodes_[first].size() <= start) first = nodes_[first].next;
+        const std::uint64_t there = nodes_[first].offset() + nodes_[first].size() - start;
+        const node_index taken = take(first, {std::min(need, there), a / granule, false});
         while (nodes_[taken].size() < need) {
             const node_index next = nodes_[taken].next;
-            const std::uint64_t missing = need - nodes_[taken].size();
-            const domain color = nodes_[next].color;
-            unlink(next);
-            if (nodes_[next].size() > missing) free_rest(next, missing, color);
-            join(taken, next);
+            join(taken, take(next, {std::min(nodes_[next].size(), need - nodes_[taken].size()), 1, false}));
         }
-        if (nodes_[taken].next != no_node) nodes_[nodes_[taken].next].previous_free = false;
-        used_ += need;
         return taken;
-    }
-
-    /// What is behind the first `granules` of a block that is in no list becomes free, unmerged.
-    void free_rest(node_index n, std::uint64_t granules, domain d) noexcept {
-        link(split(n, granules), d);
-        nodes_[n].next_free = true;
     }
 
     // ---- free blocks ----

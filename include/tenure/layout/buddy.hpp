@@ -26,7 +26,8 @@
 /// Cost: `allocate` is O(d + h) for d domains and h <= 39 halvings, `deallocate` O(m) for m <= 39 merges,
 /// each with one list operation. Only where a is larger than the alignment that all bases have in common must
 /// `allocate` search: it is linear then in the free blocks that are large enough. `recolor` is linear in the
-/// blocks recoloured, `allocate_across` in all blocks. Up to half of a block is waste. 32 bytes of host memory a block. The scheme is Knowlton's, "A fast storage allocator" (CACM, 1965).
+/// blocks recoloured, `allocate_across` in all blocks. Up to half of a block is waste. 32 bytes of host memory a
+/// block. The scheme is Knowlton's, "A fast storage allocator" (CACM, 1965).
 ///
 /// Thread-safety: thread-compatible (externally synchronised).
 
@@ -306,8 +307,7 @@ class buddy {
     [[nodiscard]] bool covers(node_index i, std::size_t size,
                               std::span<const domain> domains) const noexcept {
         for (std::size_t done = 0; done < size; done += bytes(i), i = nodes_[i].right) {
-            if (i == no_node || !nodes_[i].free) return false;
-            if (std::find(domains.begin(), domains.end(), nodes_[i].color) == domains.end()) return false;
+            if (i == no_node || !nodes_[i].free || !is_in(nodes_[i].color, domains)) return false;
             if (done + bytes(i) == size) return true;
         }
         return false;

@@ -26,6 +26,7 @@
 ///
 /// Thread-safety: thread-compatible (externally synchronised).
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -45,6 +46,11 @@ inline constexpr std::size_t granule = 512;
 
 /// One end of the space of a layout, in bytes.
 inline constexpr address space_end = address{1} << 48;
+
+/// Returns: whether d is among `domains`, which are few.
+[[nodiscard]] constexpr bool is_in(domain d, std::span<const domain> domains) noexcept {
+    return std::find(domains.begin(), domains.end(), d) != domains.end();
+}
 
 /// A range to be added, or one that is wholly free. Bytes.
 struct range {

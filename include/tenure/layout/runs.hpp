@@ -42,8 +42,7 @@ template <class Blocks>
                                        [&](domain x, domain y) { return blocks.count(x) < blocks.count(y); });
     if (most == domains.end()) return best;
     const auto is_usable = [&](node_index n) {
-        if (n == no_node || !blocks.neighbours(n).free) return false;
-        return std::find(domains.begin(), domains.end(), blocks.neighbours(n).color) != domains.end();
+        return n != no_node && blocks.neighbours(n).free && is_in(blocks.neighbours(n).color, domains);
     };
     const auto look_at = [&](node_index n) {
         node_index first = n;

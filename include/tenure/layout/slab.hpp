@@ -410,8 +410,7 @@ class slab {
 
     [[nodiscard]] bool is_all_of(const slab_range& s, std::span<const domain> domains) const noexcept {
         for (std::size_t k = 0; k < pieces(s); ++k)
-            if (std::find(domains.begin(), domains.end(), nodes_[piece(s, k)].color) == domains.end())
-                return false;
+            if (!is_in(nodes_[piece(s, k)].color, domains)) return false;
         return true;
     }
 

@@ -314,7 +314,7 @@ class async_pool {
         }
         tend(home);
         result<void*, status> got = device_->allocate_from(pool_, rounded, s);
-        if (!got && (got.error() == status::out_of_memory || got.error() == status::over_limit)) {
+        if (!got && lacks_memory(got.error())) {
             tend_all();
             shrink(0);
             got = device_->allocate_from(pool_, rounded, s);

@@ -215,9 +215,6 @@ class caching_pool : public holding<caching_pool<Device>> {
     static void report(const deallocate_result& r) noexcept {
         if (!r) report_misuse(r.error());
     }
-    static bool is_about_memory(status s) noexcept {
-        return s == status::out_of_memory || s == status::over_limit;
-    }
 
     // ---- allocation ----
 
@@ -265,6 +262,8 @@ class caching_pool : public holding<caching_pool<Device>> {
         return true;
     }
 
+    [[nodiscard]] bool fits_within(const request&, std::size_t) const noexcept { return false; }
+
     void end_held(const request& q) noexcept { mark_if_due(q.lane, q); }
 
     /// The steps of the head comment. Returns: a block, or the device's answer that ended the search.
@@ -281,7 +280,7 @@ class caching_pool : public holding<caching_pool<Device>> {
 
         const std::size_t preferred = options_.segment_size(q.block);
         result<void*, status> p = grow(q, preferred);
-        if (p || !is_about_memory(p.error())) return p;
+        if (p || !lacks_memory(p.error())) return p;
         if (!q.capturing()) {
             if (options_.max_split != no_limit && !options_.is_small(q.block) &&
                 caching::release_oversize(heap_, q.lane, q.block, options_.max_split))
@@ -289,7 +288,7 @@ class caching_pool : public holding<caching_pool<Device>> {
             if (options_.synchronize_on_oom && wait_for_all(q))
                 if (void* found = search(q)) return found;
             if (const std::optional<result<void*, status>> last = release_and_grow(q, preferred)) p = *last;
-            if (p || !is_about_memory(p.error())) return p;
+            if (p || !lacks_memory(p.error())) return p;
         }
         const std::size_t least = least_segment(q);
         return least < preferred ? grow(q, least) : p;
@@ -355,7 +354,7 @@ class caching_pool : public holding<caching_pool<Device>> {
         for (std::size_t wanted = missing(least); caching::release_enough(heap_, wanted) != 0;
              wanted = missing(least)) {
             const result<void*, status> p = grow(q, least);
-            if (p || !is_about_memory(p.error())) return p;
+            if (p || !lacks_memory(p.error())) return p;
         }
         return std::nullopt;
     }
@@ -532,7 +531,7 @@ class caching_pool : public holding<caching_pool<Device>> {
         f.largest_free = heap_.blocks().largest_free(mine);
         f.pending = heap_.counters().pending + waiting;
         if (s == status::capture_violation) f.cause = failure_cause::capture;
-        if (!is_about_memory(s)) return f;
+        if (!lacks_memory(s)) return f;
 
         f.cause = failure_cause::device;
         device_->explain(f);

@@ -13,7 +13,6 @@
 
 #include <tenure/core/bits.hpp>
 #include <tenure/core/error.hpp>
-#include <tenure/layout/layout.hpp>
 #include <tenure/resource/resource.hpp>
 
 #include <concepts>
@@ -52,7 +51,7 @@ concept holding_resource = resource<R> &&
 /// | `p.held_request(s, sync, n, a)` | noexcept: an `optional` request; none where such a stream is served nothing. No lock is held here; it is at all the rest |
 /// | `p.begin_held(q)` | whether the request can be served; may throw `std::bad_alloc` |
 /// | `p.search(q)` | a live block from what the pool holds, or null; may throw `std::bad_alloc` |
-/// | `p.blocks_`, `p.order_` | where the layout has `fits_within`: it, and which domains the request may use |
+/// | `p.fits_within(q, most)` | noexcept: whether `search` would cut the block from a free one of at most `most` bytes; false where that is not known |
 /// | `p.end_held(q)` | noexcept: the end of a call that named a stream |
 /// | `p.size_of_live(p)` | noexcept: bytes of a live block, as rounded; 0 if there is none |
 /// | `p.look_ahead(blocks)` | noexcept: these will be released now: a chance to fetch what that reads |
@@ -103,18 +102,6 @@ class holding {
     Pool& self() noexcept { return static_cast<Pool&>(*this); }
     const Pool& self() const noexcept { return static_cast<const Pool&>(*this); }
 
-    /// Returns: whether the search would cut the request from a free block of at most `most` bytes.
-    template <class Request>
-    [[nodiscard]] bool fits_within(const Request& q, std::size_t most) const noexcept {
-        if constexpr (requires(std::span<const layout::domain> usable) {
-                          self().blocks_.fits_within(most, most, most, usable);
-                      })
-            return self().blocks_.fits_within(q.rounded, q.alignment, most,
-                                              self().order_.usable(q.lane).view());
-        else
-            return false;
-    }
-
     std::size_t take_held(stream_handle stream, bool sync, std::size_t bytes, std::size_t alignment,
                           std::span<held_block> out, std::size_t most = no_limit) noexcept {
         if (bytes == 0 || bytes > max_block_bytes || !is_power_of_two(alignment) || alignment > max_alignment)
@@ -127,7 +114,7 @@ class holding {
         try {
             if (!self().begin_held(*q)) return 0;
             begun = true;
-            if (most != no_limit && !fits_within(*q, most)) out = {};
+            if (most != no_limit && !self().fits_within(*q, most)) out = {};
             for (; n < out.size(); ++n) {
                 void* const p = self().search(*q);
                 if (p == nullptr) break;

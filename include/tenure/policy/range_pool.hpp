@@ -67,7 +67,7 @@ class range_pool : public holding<range_pool<Device, Stock>> {
     /// Whether `try_allocate_held_within` ever gives a block.
     static constexpr bool sees_exact_fits = requires(const typename Stock::layout_type& l, std::size_t n,
                                                      std::span<const layout::domain> usable) {
-        l.fits_exactly(n, n, usable);
+        l.fits_within(n, n, n, usable);
     };
 
     explicit range_pool(Device& device, options_type options = {})
@@ -385,9 +385,10 @@ class range_pool : public holding<range_pool<Device, Stock>> {
         return true;
     }
 
-    [[nodiscard]] bool fits_exactly(const request& q) const noexcept {
+    /// Returns: whether the search would cut the block from a free one of at most `most` bytes, as far as that is known.
+    [[nodiscard]] bool fits_within(const request& q, std::size_t most) const noexcept {
         if constexpr (sees_exact_fits)
-            return blocks_.fits_exactly(q.rounded, q.alignment, order_.usable(q.lane).view());
+            return blocks_.fits_within(q.rounded, q.alignment, most, order_.usable(q.lane).view());
         return false;
     }
 
@@ -407,7 +408,7 @@ class range_pool : public holding<range_pool<Device, Stock>> {
     void look_before(request& q) noexcept {
         constexpr std::size_t large = std::size_t{1} << 20;
         if (q.rounded < large || q.lane == ordering_type::no_lane || order_.is_sole(q.lane)) return;
-        if (fits_exactly(q)) return;
+        if (fits_within(q, q.rounded)) return;
         if (counters_.pending >= 2 * q.rounded) uses_.poll(completed());
         order_.mark_others(q.lane, q.rounded, blocks_);
         const std::size_t marked = order_.marked_by_others(q.lane, blocks_);
@@ -529,8 +530,7 @@ class range_pool : public holding<range_pool<Device, Stock>> {
     /// Effects: has the stock make room, as little as will do; what remains may still serve others.
     /// Returns: a block for the request, or null; then `s` is the device's last answer.
     void* make_room(request& q, status& s) {
-        const auto any = [](layout::domain) { return true; };
-        if (!stock_.fit_together(q.rounded, q.alignment, any) && !stock_.could_grow(q.bytes, q.alignment, s))
+        if (!stock_.fit_together(q.rounded, q.alignment) && !stock_.could_grow(q.bytes, q.alignment, s))
             return nullptr;
         while (lacks_memory(s) && make_room_once()) {
             if (void* p = search(q)) return p; // all that is free is settled now
@@ -538,10 +538,6 @@ class range_pool : public holding<range_pool<Device, Stock>> {
             if ((s = grow(q, amount::least)) == status::ok) return search(q);
         }
         return nullptr;
-    }
-
-    static bool lacks_memory(status s) noexcept {
-        return s == status::out_of_memory || s == status::over_limit;
     }
 
     /// Making room means that the host has waited for all work of the device: all that is free is settled.

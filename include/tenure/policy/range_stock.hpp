@@ -71,7 +71,7 @@ class range_stock {
         layout::range_request wanted =
             how_much == stock_amount::least ? least : Layout::range_for(q.bytes, q.alignment, segment_bytes_);
         status s = buy(wanted, q.color);
-        while ((s == status::out_of_memory || s == status::over_limit) && wanted.size > least.size) {
+        while (lacks_memory(s) && wanted.size > least.size) {
             // near a limit: as large as there is room for
             const layout::range_request half = Layout::range_for(q.bytes, q.alignment, wanted.size / 2);
             wanted = half.size < wanted.size ? half : least;
@@ -109,10 +109,8 @@ class range_stock {
         return remaining <= limit.max && wanted.size <= limit.max - remaining;
     }
 
-    /// Returns: whether neighbouring free blocks, all of domains for which is_usable(domain), are together as
-    /// large as `rounded` bytes at this alignment.
-    template <class IsUsable>
-    [[nodiscard]] bool fit_together(std::size_t rounded, std::size_t alignment, IsUsable is_usable) const {
+    /// Returns: whether neighbouring free blocks of any domains are together as large as `rounded` bytes at this alignment.
+    [[nodiscard]] bool fit_together(std::size_t rounded, std::size_t alignment) const {
         if (blocks_.free_bytes() < rounded) return false;
         bool found = false;
         std::uint64_t begin = 0; // of the free neighbours that end before this block
@@ -124,7 +122,7 @@ class range_stock {
                 end_of_segment = segment.base + segment.size;
             }
             const std::uint64_t end = b.offset + b.size;
-            if (!b.free || !is_usable(b.color))
+            if (!b.free)
                 begin = end;
             else
                 found = found || round_up(begin, alignment) + rounded <= end;

@@ -5,8 +5,8 @@
 /// text format 0.0.4 of its exposition.
 ///
 /// Both go by the table of columns (`arena_row.hpp`): a column `used` in bytes is `"used"` in JSON and
-/// `tenure_arena_used_bytes` for Prometheus; one of a device (`device_row.hpp`) is `tenure_device_free_bytes`; counters end in `_total` there, nanoseconds become seconds. What is absent is
-/// null in JSON and left out for Prometheus.
+/// `tenure_arena_used_bytes` for Prometheus; one of a device (`device_row.hpp`) is `tenure_device_free_bytes`; counters end
+/// in `_total` there, nanoseconds become seconds. What is absent is null in JSON and left out for Prometheus.
 ///
 /// Names are bytes, and both formats are UTF-8: what is none in a name is U+FFFD there. Two arenas of one name are told apart
 /// by `id`, which is also a label.
@@ -84,11 +84,15 @@ inline void append_number(std::string& out, std::uint64_t n) {
     n == arena_row::none ? out += "null" : out += std::to_string(n);
 }
 
+inline void append_key(std::string& out, const char* name) {
+    ((out += ",\"") += name) += "\":";
+}
+
 inline void append_device(std::string& out, const device_row& d, bool first) {
     out += first ? R"({"name":)" : R"(,{"name":)";
     append_json_string(out, d.name);
     for (std::size_t c = 0; c < device_columns.size(); ++c) {
-        ((out += ",\"") += device_columns[c].name) += "\":";
+        append_key(out, device_columns[c].name);
         if (c == static_cast<std::size_t>(device_field::limited_by) && d.values[c] != arena_row::none)
             append_json_string(out, to_string(static_cast<capacity_limit>(d.values[c])));
         else
@@ -133,8 +137,7 @@ inline std::string to_json(std::span<const arena_row> rows, const process_identi
         ((out += R"(,"kind":")") += to_string(row.kind)) += R"(","path":)";
         detail::append_json_string(out, row.path);
         for (std::size_t c = 0; c < columns; ++c) {
-            (out += ",\"") += arena_columns[c].name;
-            out += "\":";
+            detail::append_key(out, arena_columns[c].name);
             detail::append_number(out, row.values[c]);
         }
         out += '}';

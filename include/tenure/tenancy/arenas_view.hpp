@@ -92,9 +92,9 @@ class arenas_view {
         }
     }
 
-    /// Effects: shows a device. `held()`: bytes that the arenas hold of it, as `capacity_watch::look` takes it; called by whoever
-    /// reads, with the view's lock held, and must not throw. Requires: no other device of that name is shown; the watch, and what `held` refers to, outlive what is
-    /// returned, as the view does. Throws: `std::bad_alloc`.
+    /// Effects: shows a device. `held()`: bytes that the arenas hold of it, as `capacity_watch::look` takes it; called by
+    /// whoever reads, with the view's lock held, and must not throw. Requires: no other device of that name is shown; the
+    /// watch, and what `held` refers to, outlive what is returned, as the view does. Throws: `std::bad_alloc`.
     [[nodiscard]] seen add(std::string name, capacity_watch& watch, std::function<std::size_t()> held) {
         const std::lock_guard lock(mutex_);
         devices_.push_back({last_ + 1, std::move(name), &watch, std::move(held)});

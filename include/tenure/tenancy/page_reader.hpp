@@ -137,8 +137,7 @@ class page_reader {
                         .depth = static_cast<std::uint32_t>(from[2]),
                         .kind = kind_of(from[2] >> 32),
                         .path = detail::text_of(from + 3, path_bytes)};
-            r.values.fill(arena_row::none);
-            std::copy_n(from + fixed_row_words, picture.columns, r.values.begin());
+            read_values(r.values, from + fixed_row_words, picture.columns);
             picture.rows.push_back(std::move(r));
         }
         add_devices(picture, copy, header_words + room * row);
@@ -151,6 +150,13 @@ class page_reader {
                                                                        : row_kind::group;
     }
 
+    /// `columns`: that the writer has; those that it does not have are `none`.
+    static void read_values(std::span<std::uint64_t> values, const std::uint64_t* from,
+                            std::size_t columns) noexcept {
+        std::fill(values.begin(), values.end(), arena_row::none);
+        std::copy_n(from, std::min(columns, values.size()), values.begin());
+    }
+
     void add_devices(page_picture& picture, const std::vector<std::uint64_t>& copy, std::size_t begin) const {
         using namespace page_layout;
         const std::size_t each = copy[at_device_words];
@@ -161,9 +167,7 @@ class page_reader {
         for (std::size_t i = 0; i < devices; ++i) {
             const std::uint64_t* const from = copy.data() + begin + i * each;
             device_row d{.name = detail::text_of(from, device_name_bytes)};
-            d.values.fill(arena_row::none);
-            std::copy_n(from + fixed_device_words, std::min(each - fixed_device_words, d.values.size()),
-                        d.values.begin());
+            read_values(d.values, from + fixed_device_words, each - fixed_device_words);
             picture.devices.push_back(std::move(d));
         }
     }

@@ -273,16 +273,14 @@ class page_writer {
             at[1].store(row.parent, std::memory_order_relaxed);
             at[2].store(static_cast<std::uint64_t>(row.kind) << 32 | row.depth, std::memory_order_relaxed);
             store_path(at + 3, row.path);
-            for (std::size_t c = 0; c < row.values.size(); ++c)
-                at[fixed_row_words + c].store(row.values[c], std::memory_order_relaxed);
+            store_values(at + fixed_row_words, row.values);
             at += row_words;
         }
         at = words + header_words + capacity_ * row_words;
         const std::size_t devices_shown = std::min(devices.size(), most_devices);
         for (const device_row& d : devices.first(devices_shown)) {
             detail::store_text(at, device_name_bytes, d.name);
-            for (std::size_t c = 0; c < d.values.size(); ++c)
-                at[fixed_device_words + c].store(d.values[c], std::memory_order_relaxed);
+            store_values(at + fixed_device_words, d.values);
             at += device_words;
         }
         words[at_devices].store(devices_shown, std::memory_order_relaxed);
@@ -307,6 +305,10 @@ class page_writer {
 
     [[noreturn]] void fail(int error) const {
         throw std::system_error(error, std::generic_category(), "cannot publish in " + file_);
+    }
+
+    static void store_values(detail::mapping::word* words, std::span<const std::uint64_t> values) noexcept {
+        for (const std::uint64_t v : values) (words++)->store(v, std::memory_order_relaxed);
     }
 
     /// What there is no room for shows as "...".

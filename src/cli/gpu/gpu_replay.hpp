@@ -91,8 +91,8 @@ void play_on(gpu_device& gpu, const trace& t, const Make& make, late_free late, 
 }
 
 /// Effects: replays `t` through the resources that `make(device)` returns, `tenants<R>`, one an arena of the trace.
-/// Throws: `replay_error` when the policy breaks a promise, `device_failure` when the GPU fails; whatever `make` throws. What a verified
-/// pass finds is no exception: it is in the result.
+/// Throws: `replay_error` when the policy breaks a promise, `device_failure` when the GPU fails; whatever `make` throws. What
+/// a verified pass finds is no exception: it is in the result.
 template <resource R, class Make>
 replay_result replay_on(gpu_device& gpu, const trace& t, const Make& make, const replay_options& options,
                         late_free late) {

@@ -83,16 +83,15 @@ class Trace:
         """
         path = os.fspath(path)
         temporary = f"{path}.{os.getpid()}.part"
+        raw = open(temporary, "xb")  # not through a link that somebody has put there
         try:
-            with open(temporary, "xb") as raw:  # not through a link that somebody has put there
+            with raw:
                 if path.endswith(".gz"):
                     with gzip.GzipFile("", "wb", 9, raw, mtime=0) as packed:
                         self._write_to(packed)
                 else:
                     self._write_to(raw)
             os.replace(temporary, path)
-        except FileExistsError:
-            raise
         except BaseException:
             if os.path.exists(temporary):
                 os.unlink(temporary)

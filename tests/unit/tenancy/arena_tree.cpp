@@ -33,6 +33,18 @@ struct tree_world {
     arena_group gpu{{.name = "gpu", .max = 100_MiB}};
 };
 
+/// A thread that has a block for a moment, when it gets one.
+std::thread take_and_give(tree_world& w, tenant& t, std::size_t bytes, std::atomic<bool>& got) {
+    return std::thread([&, bytes] {
+        const stream_handle s = w.device.create_stream();
+        if (const auto r = t.try_allocate(s, bytes)) {
+            got = true;
+            t.deallocate(s, *r, bytes);
+            (void)w.device.synchronize(s);
+        }
+    });
+}
+
 } // namespace
 
 TEST_CASE("an arena's path, limits and place in the tree", "[tenancy][arena][tree]") {
@@ -152,14 +164,7 @@ TEST_CASE("a waiting request is served by another tenant's free", "[tenancy][are
     tenant waiting(w.gpu, w.device, {.name = "waiting", .wait = {.limit = 60s}}, fine);
     void* const p = holder.allocate(default_stream, 90_MiB);
     std::atomic<bool> got{false};
-    std::thread t([&] {
-        const stream_handle s = w.device.create_stream();
-        if (const auto r = waiting.try_allocate(s, 50_MiB)) {
-            got = true;
-            waiting.deallocate(s, *r, 50_MiB);
-            (void)w.device.synchronize(s);
-        }
-    });
+    std::thread t = take_and_give(w, waiting, 50_MiB, got);
     while (waiting.limits().waits == 0) std::this_thread::yield();
     holder.deallocate(default_stream, p, 90_MiB); // into its own cache: no meter hears of it
     t.join();
@@ -489,14 +494,7 @@ TEST_CASE("who does not wait is not held back by those who do", "[tenancy][arena
     tenant quick(w.gpu, w.device, {.name = "quick"}, fine);
     void* const p = holder.allocate(default_stream, 60_MiB);
     std::atomic<bool> got{false};
-    std::thread t([&] {
-        const stream_handle s = w.device.create_stream();
-        if (const auto r = waiting.try_allocate(s, 50_MiB)) {
-            got = true;
-            waiting.deallocate(s, *r, 50_MiB);
-            (void)w.device.synchronize(s);
-        }
-    });
+    std::thread t = take_and_give(w, waiting, 50_MiB, got);
     while (waiting.limits().waits == 0) std::this_thread::yield();
     const auto r = quick.try_allocate(default_stream, 30_MiB); // for which there is room
     CHECK(r);

@@ -104,12 +104,7 @@ class remap_blocks {
 
     /// See `layout::layout`. The block may be a span.
     block_id allocate(std::size_t n, std::size_t a, domain_span domains) {
-        const kind k = kind_of(n);
-        block_id id = from_home(k, n, a, domains);
-        if (id == layout::no_block)
-            id = k == kind::small ? from_home(kind::large, n, a, domains) : from_view(n, a, domains);
-        if (id != layout::no_block) peak_ = std::max(peak_, used_bytes());
-        return id;
+        return allocate(of(kind_of(n)).find(n, a, domains), n, a, domains);
     }
 
     /// See `layout::layout`.
@@ -126,14 +121,8 @@ class remap_blocks {
         const kind k = kind_of(n);
         const auto best = of(k).find(n, a, domains);
         const layout::block_run run = of(k).find_run(n, a, domains);
-        if (best && best->size <= run.size) return allocate(n, a, domains);
-        const block_id id = from_run(k, run, n, a);
-        return id == layout::no_block ? allocate(n, a, domains) : id;
-    }
-
-    /// Returns: whether a free block of exactly that size is there.
-    [[nodiscard]] bool fits_exactly(std::size_t n, std::size_t a, domain_span domains) const noexcept {
-        return fits_within(n, a, rounded(n, a), domains);
+        const bool is_tighter = run.first != no_node && (!best || run.size < best->size);
+        return is_tighter ? from_run(k, run, n, a) : allocate(best, n, a, domains);
     }
 
     /// Returns: whether `allocate` would take it from a free block of at most `most` bytes, at home.
@@ -239,7 +228,7 @@ class remap_blocks {
 
     /// Returns: bytes at the end of the home that are free for one of `domains`, without a gap.
     [[nodiscard]] std::size_t free_tail(const home& h, domain_span domains) const noexcept {
-        return tail_where(h, [&](domain d) { return is_in(d, domains); });
+        return tail_where(h, [&](domain d) { return layout::is_in(d, domains); });
     }
     /// The same, whatever the domains.
     [[nodiscard]] std::size_t free_tail(const home& h) const noexcept {
@@ -248,7 +237,7 @@ class remap_blocks {
 
     /// Returns: the same at the beginning of the home. All of it is free if that is its size.
     [[nodiscard]] std::size_t free_head(const home& h, domain_span domains) const noexcept {
-        return head_where(h, [&](domain d) { return is_in(d, domains); });
+        return head_where(h, [&](domain d) { return layout::is_in(d, domains); });
     }
     [[nodiscard]] std::size_t free_head(const home& h) const noexcept {
         return head_where(h, [](domain) { return true; });
@@ -374,10 +363,6 @@ class remap_blocks {
     [[nodiscard]] fit& of_id(block_id id) noexcept { return fits_[id % 2]; }
     [[nodiscard]] const fit& of_id(block_id id) const noexcept { return fits_[id % 2]; }
 
-    static bool is_in(domain d, domain_span domains) noexcept {
-        return std::find(domains.begin(), domains.end(), d) != domains.end();
-    }
-
     template <class IsUsable>
     [[nodiscard]] std::size_t tail_where(const home& h, IsUsable is_usable) const noexcept {
         address at = h.base + h.size;
@@ -412,17 +397,29 @@ class remap_blocks {
         if (tags_.size() < ids) tags_.resize(ids);
     }
 
-    block_id from_home(kind k, std::size_t n, std::size_t a, domain_span domains) {
-        const auto best = of(k).find(n, a, domains);
-        if (!best) return layout::no_block;
+    /// Takes the block from `best`, the best fit in homes of its own kind; if there is none, from elsewhere.
+    block_id allocate(const std::optional<fit::candidate>& best, std::size_t n, std::size_t a,
+                      domain_span domains) {
+        const kind k = kind_of(n);
+        if (best) return from_home(k, *best, n, a);
+        if (k == kind::large) return counted(from_view(n, a, domains));
+        const auto other = of(kind::large).find(n, a, domains);
+        return other ? from_home(kind::large, *other, n, a) : layout::no_block;
+    }
+
+    block_id from_home(kind k, const fit::candidate& best, std::size_t n, std::size_t a) {
         make_room(k, 1);
-        return outer(of(k).take(*best, rounded(n, a), a), k);
+        return counted(outer(of(k).take(best, rounded(n, a), a), k));
     }
 
     block_id from_run(kind k, const layout::block_run& run, std::size_t n, std::size_t a) {
         if (run.first == no_node) return layout::no_block;
         make_room(k, 1);
-        const block_id id = outer(of(k).take_run(run, rounded(n, a), a), k);
+        return counted(outer(of(k).take_run(run, rounded(n, a), a), k));
+    }
+
+    /// Effects: the peak is up to date. Returns: the block.
+    block_id counted(block_id id) noexcept {
         peak_ = std::max(peak_, used_bytes());
         return id;
     }

@@ -157,7 +157,7 @@ class remap_homes {
         const std::size_t more = std::min(ahead(k, p.bytes), windows_.at(areas_[a].window).room());
         if (more > p.bytes) {
             const status s = buy_into(a, more, color, nullptr);
-            if (s != status::out_of_memory && s != status::over_limit) return keep(s);
+            if (!lacks_memory(s)) return keep(s);
             // What could not be taken back may be in the way now.
             if (!can_grow(areas_[a]) || in_steps(k, p.bytes) > windows_.at(areas_[a].window).room())
                 return keep(s);

@@ -147,20 +147,20 @@ class remap_stock {
         return round_up(n.bytes - std::min(n.bytes, shown), step_) <= room;
     }
 
-    /// Returns: whether neighbouring free blocks, all of domains for which is_usable(domain), are together as
-    /// large as `rounded` bytes at this alignment.
-    template <class IsUsable>
-    [[nodiscard]] bool fit_together(std::size_t rounded, std::size_t alignment, IsUsable is_usable) const {
+    /// Returns: whether neighbouring free blocks of any domains are together as large as `rounded` bytes at this alignment.
+    [[nodiscard]] bool fit_together(std::size_t rounded, std::size_t alignment) const {
         if (blocks_.free_bytes() < rounded) return false;
         bool found = false;
         std::uint64_t begin = 0, end = 0;
         const kind k = remap_blocks::kind_of(rounded);
         blocks_.for_each_block([&](const layout::block_view& b) {
             if (k == kind::large && remap_blocks::kind_at(b.id) == kind::small) return;
-            if (b.offset != end || !b.free || !is_usable(b.color)) begin = b.offset;
+            if (b.offset != end) begin = b.offset;
             end = b.offset + b.size;
-            if (b.free && is_usable(b.color)) found = found || round_up(begin, alignment) + rounded <= end;
-            if (!b.free || !is_usable(b.color)) begin = end;
+            if (!b.free)
+                begin = end;
+            else
+                found = found || round_up(begin, alignment) + rounded <= end;
         });
         return found;
     }
