@@ -145,7 +145,7 @@ TEST_CASE("buddy takes a block across only where nothing else lies", "[layout][b
     const domain colors[]{1, 2, 1, 0, 1, 1, 2, 1};
     for (std::size_t n = 0; n < 8; ++n)
         if (n != 3) l.deallocate(ids[n], colors[n]);
-    const domain one_two[]{1, 2}, one[]{1};
+    const domain one_two[]{1, 2};
     CHECK(l.allocate_across(8_MiB, 1, one_two, 0) == no_block);
     CHECK(l.allocate_across(4_MiB, 1, one, 0) == no_block);
     CHECK(l.allocate_across(4_MiB, 8_MiB, one_two, 0) ==
