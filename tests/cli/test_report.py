@@ -117,6 +117,19 @@ class ReportTest(unittest.TestCase):
                          ["PyTorch native", "PyTorch expandable", "cudaMallocAsync"])  # fmt: skip
         self.assertEqual([name for kind, name in rows if kind == "best"], ["remap"])
 
+    def test_a_replay_on_a_gpu_has_maps_too(self):
+        trace = TRACES / "multistream_prefetch.csv.gz"
+        r = self.run_cli(trace, "--device", "cuda", "--policy", "all", "--report", "-")
+        if r.returncode == 2 and b"CUDA" in r.stderr:
+            self.skipTest(r.stderr.decode().strip())
+        self.assertEqual((r.returncode, r.stderr), (0, b""))
+        (drawn,) = data_of(r.stdout.decode())["traces"]
+        for row in drawn["rows"]:
+            # As long as the memory at the moment of the picture, which is nearly the peak.
+            mapped = len(row["map"]["cells"]) // 2 * drawn["cell_bytes"]
+            self.assertGreater(mapped, 0.9 * row["peak"], row["policy"])
+            self.assertLess(mapped, 1.1 * row["peak"], row["policy"])
+
     def test_the_data_agree_with_the_figures(self):
         trace = TRACES / "multistream_prefetch.csv.gz"
         out = self.folder / "out.json"
