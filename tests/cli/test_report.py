@@ -278,6 +278,9 @@ class BrowserTest(unittest.TestCase):
         self.assertGreater(page.evaluate("(() => { const s = document.querySelector('.chart svg'); return s.getBoundingClientRect().width / s.viewBox.baseVal.width; })()"), 0.95)
         hidden = page.evaluate("[...document.querySelectorAll('.bars .name')].filter((e) => e.scrollWidth > e.clientWidth + 1).map((e) => e.textContent)")
         self.assertEqual(hidden, [])
+        # The column that stays when the table is pushed sideways is marked as the rest of its row.
+        marked = page.evaluate("[...document.querySelectorAll('tr.best')].map((r) => [r.cells[0], r.cells[1]].map((c) => getComputedStyle(c).backgroundColor))")
+        self.assertTrue(marked and all(first == second for first, second in marked), marked)
         self.keep(page, "phone.png")
 
     def test_dark(self):
