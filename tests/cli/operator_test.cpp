@@ -18,6 +18,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -27,6 +28,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -297,6 +299,69 @@ TEST_CASE("the table of top shows the tree, limits and rates", "[cli][top]") {
         return std::count_if(before_it.begin(), before_it.end(), [](char c) { return (c & 0xc0) != 0x80; });
     };
     CHECK(column_of("8 GiB") + 5 == column_of("MAX") + 3);
+}
+
+TEST_CASE("top keeps to the width and the height of its terminal", "[cli][top]") {
+    page_picture page;
+    page.process = {42, 1, "worker"};
+    page.rows = two_rows();
+    page.rows[1].path = "gpu/" + std::string(60, 'n');
+    const auto widest = [](const std::string& text) {
+        std::size_t most = 0;
+        for (std::size_t at = 0; at < text.size(); at = text.find('\n', at) + 1)
+            most = std::max(most, text.find('\n', at) - at);
+        return most;
+    };
+    CHECK(contains(to_text(page, std::nullopt), std::string(60, 'n')));
+    const std::string narrow = to_text(page, std::nullopt, 0, 60);
+    INFO(narrow);
+    CHECK(widest(narrow) <= 60);
+    CHECK(contains(narrow, "nnn...  "));
+    CHECK(contains(narrow, "8 GiB"));
+    CHECK(contains(narrow, "\nno room for CHARGES/s, HIGH"));
+    CHECK_FALSE(contains(narrow, "HIGH  "));
+    CHECK(widest(to_text(page, std::nullopt, 0, 200)) > 60);
+
+    // The same at a terminal, which is asked at each look.
+    const scratch_folder here;
+    page_writer mine(here.path.string());
+    std::vector<arena_row> many = two_rows();
+    for (std::uint64_t id = 3; id < 20; ++id) {
+        many.push_back(many[1]);
+        many.back().id = id;
+    }
+    mine.write(many, 1'000'000'000);
+    const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY);
+    if (terminal < 0) {
+        WARN("no terminals here");
+        return;
+    }
+    REQUIRE((::grantpt(terminal) == 0 && ::unlockpt(terminal) == 0));
+    const winsize size{.ws_row = 10, .ws_col = 60, .ws_xpixel = 0, .ws_ypixel = 0};
+    REQUIRE(::ioctl(terminal, TIOCSWINSZ, &size) == 0);
+    const std::string name = ::ptsname(terminal);
+    const int held = ::open(name.c_str(), O_RDWR | O_NOCTTY); // what is written stays until it is read
+    const top_options options{.pid = mine.process().pid, .interval = 0.05, .folder = here.path.string()};
+    CHECK(with_stdout(name, [&] {
+              std::thread([&] {
+                  std::this_thread::sleep_for(std::chrono::milliseconds{20});
+                  ::unlink(mine.file().c_str());
+              }).detach();
+              return top(options);
+          }) == all_completed);
+    std::string seen(4096, '\0');
+    const ssize_t got = ::read(terminal, seen.data(), seen.size());
+    REQUIRE(got > 0);
+    seen.resize(static_cast<std::size_t>(got));
+    ::close(held);
+    ::close(terminal);
+    INFO(seen);
+    const std::string clear = "\033[H\033[J";
+    const std::size_t begin = seen.rfind(clear) + clear.size();
+    const std::string screen = seen.substr(begin);
+    CHECK(std::count(screen.begin(), screen.end(), '\n') == 9);
+    CHECK(contains(screen, " lines more"));
+    CHECK(widest(screen) <= 61); // and the terminal's own \r
 }
 
 TEST_CASE("top says how old a picture is that is not of now", "[cli][top]") {
