@@ -22,6 +22,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -442,6 +443,22 @@ TEST_CASE("a long record of top is cut into spans, and no peak of the sum is los
     CHECK(line.arenas[0].peak == 77_GiB);
     CHECK(line.more == 44);
     CHECK(contains(to_html(line), "up to 44 more"));
+}
+
+TEST_CASE("no two of many arenas look alike in the report", "[cli][report]") {
+    timeline t;
+    t.time_s = {0, 1};
+    for (int i = 0; i < 30; ++i)
+        t.arenas.push_back({.name = "a" + std::to_string(i), .held = {1, 1}, .limit = {2, 2}});
+    const std::string html = to_html(t);
+    const auto collect = [&](const std::string& begin, const char* end, std::size_t from, std::size_t to) {
+        std::set<std::string> found;
+        for (std::size_t at = html.find(begin, from); at < to; at = html.find(begin, at + 1))
+            found.insert(html.substr(at, html.find(end, at) - at));
+        return found;
+    };
+    CHECK(collect("<span class=\"key\"", "><", 0, html.size()).size() == 30);
+    CHECK(collect(" fill=\"#", "><title>", 0, html.find("</svg>")).size() == 30);
 }
 
 TEST_CASE("arenas of one name have a series each; one that is made again goes on with its own",
