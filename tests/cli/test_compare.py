@@ -520,13 +520,13 @@ class RemapGoalsTest(CompareTest):
                 # With several streams: an event for each free of a block that others use, and a query of 2 us for
                 # every two of them.
                 streams = trace.name.startswith("multistream")
-                self.assertLessEqual(row["warm_share"], 0.0085 if streams else 0.001)
+                self.assertLessEqual(row["warm_share"], 0.0085 if streams else 0.0015)
                 limit = int(row["live_peak"] * 1.05)
                 tight, = self.compare(trace, "--policy", "remap", "--limit", limit)
                 self.assertEqual(tight["oom_count"], 0)
                 self.assertLessEqual(tight["reserved_peak"], limit)
         self.assertEqual(len(ratios), 7)
-        self.assertLessEqual(math.prod(ratios) ** (1 / len(ratios)), 1.0215)
+        self.assertLessEqual(math.prod(ratios) ** (1 / len(ratios)), 1.02)
 
     def test_magazines_in_front_cost_little_memory(self):
         alone, fronted = 1.0, 1.0

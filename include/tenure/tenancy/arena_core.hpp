@@ -40,8 +40,9 @@
 
 namespace tenure {
 
+/// On cache lines of its own, in pairs as they are fetched: what a neighbour does in its arena never slows this one down.
 template <template <class> class Policy, device Device>
-class arena_core final : public idle_holder, public survivor {
+class alignas(128) arena_core final : public idle_holder, public survivor {
   public:
     using device_type = metered<Device>;
     using policy_type = Policy<device_type>;

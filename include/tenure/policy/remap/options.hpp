@@ -21,8 +21,9 @@ struct remap_options {
     std::size_t most_handle_bytes = std::size_t{128} << 20;
 
     /// What is bought for one request may come in handles as large as this part of it, too (512 MiB at most): what is
-    /// bought together tends to be shown together. 0: the request's size does not matter.
-    std::size_t handles_per_request = 8;
+    /// bought together tends to be shown together, and a first request of many GiB would be some hundred handles. Larger
+    /// parts cost less to grow by, and hold more. 0: the request's size does not matter.
+    std::size_t handles_per_request = 24;
 
     /// At least this part of the pool, and at least `least_purchase_bytes`, is bought at once, `least_handle_bytes` at
     /// most: the rest is there for what comes next. Where the device refuses that, only what is missing. 0: always
