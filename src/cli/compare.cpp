@@ -9,6 +9,7 @@
 #include "policies.hpp"
 #include "print.hpp"
 #include "progress.hpp"
+#include "terminal.hpp"
 #include "trace.hpp"
 
 #include <tenure/core/error.hpp>
@@ -19,6 +20,8 @@
 #include <memory>
 #include <optional>
 #include <utility>
+
+#include <unistd.h>
 
 namespace tenure::cli {
 
@@ -148,7 +151,8 @@ exit_code compare(const compare_options& options) {
         else if (page_to_stdout)
             (void)print(to_page(rows, device));
         else if (!options.quiet)
-            (void)print((gpu ? device + "\n\n" : std::string()) + to_table(rows) +
+            (void)print((gpu ? device + "\n\n" : std::string()) +
+                        to_table(rows, size_of_terminal(STDOUT_FILENO).columns) +
                         (options.costs ? "\n" + to_cost_table(rows) : std::string()) + "\n" +
                         to_answer(rows));
     });

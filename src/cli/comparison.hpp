@@ -35,8 +35,9 @@ using comparison = std::vector<comparison_row>;
 std::string to_json(const comparison& rows);
 
 /// Returns: the rows as a table for people. Columns about peers, about the cost model beside measured times and about
-/// verification are left out if no row knows any.
-std::string to_table(const comparison& rows);
+/// verification are left out if no row knows any; so are, and that is said, those for which a line of `room` characters (0: no
+/// end) is too short.
+std::string to_table(const comparison& rows, std::size_t room = 0);
 
 /// Returns: all rows' driver calls by kind and size, measured and modelled.
 std::string to_cost_table(const comparison& rows);

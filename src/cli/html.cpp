@@ -19,8 +19,8 @@ std::string escaped(std::string_view text) {
 }
 
 const char* series_colour(std::size_t i) {
-    static constexpr std::array<const char*, 8> colours{"#0072B2", "#E69F00", "#009E73", "#D55E00",
-                                                        "#56B4E9", "#CC79A7", "#8A7A00", "#808080"};
+    static constexpr std::array<const char*, series_colours> colours{
+        "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#8A7A00", "#808080"};
     return colours[i % colours.size()];
 }
 

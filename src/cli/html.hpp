@@ -6,6 +6,7 @@
 ///
 /// The style sheet and the scripts are the files in cli/html, compiled in.
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -19,7 +20,8 @@ extern const std::string_view comparison_js;
 std::string escaped(std::string_view text);
 
 /// The colours of series, of Okabe and Ito: distinct for all common kinds of colour blindness. Series are told apart by
-/// pattern and label as well.
+/// pattern and label as well; the one after the last has the colour of the first.
+inline constexpr std::size_t series_colours = 8;
 const char* series_colour(std::size_t i);
 
 class html_page {

@@ -1,5 +1,8 @@
 #include "progress.hpp"
 
+#include "terminal.hpp"
+
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
@@ -31,7 +34,11 @@ void progress::begin(const std::string& step) {
     const std::size_t filled = done_ * width / steps_;
     erase();
     const std::string bar = std::string(filled, '#') + std::string(width - filled, '.');
-    std::fprintf(stderr, "[%s] %zu/%zu %.40s", bar.c_str(), done_, steps_, step.c_str());
+    std::string line = '[' + bar + "] " + std::to_string(done_) + '/' + std::to_string(steps_) + ' ' + step;
+    // One row of the terminal and no more: what wraps cannot be erased. The last column is the cursor's.
+    const std::size_t columns = size_of_terminal(STDERR_FILENO).columns;
+    if (columns != 0) line = shortened(line, std::max<std::size_t>(columns, 4) - 1);
+    std::fputs(line.c_str(), stderr);
     std::fflush(stderr);
     drawn_ = true;
     if (done_ < steps_) ++done_;

@@ -267,13 +267,10 @@ void picture_peak(const trace& t, const Make& make, const replay_options& option
     sim_machine machine(device);
     sim_world world(machine, t.streams);
     const tenants<R> pools = make(device);
-    onlooker look(course.peak_event, [&] {
-        for (const auto& pool : pools) course.at_peak.add(pool->snapshot());
-        course.at_peak.finish(device.reserved());
-    });
+    onlooker look(course);
+    look.look_at(device, pools);
     play_state state;
     play<R>(t, pools, world, look, late, state);
-    course.pictured = true;
     unwind<R>(t, pools, world, look, state);
 }
 

@@ -18,10 +18,30 @@ namespace {
 
 constexpr double width = 960;
 constexpr double left = 90; // of the plot, inside the drawing
+
 std::string fixed(double x) {
     std::array<char, 32> text{};
     std::snprintf(text.data(), text.size(), "%.1f", x);
     return text.data();
+}
+
+/// The edge of a series' area. There are more series than colours: those of one colour differ in it.
+struct edge {
+    const char* dashes; ///< for `stroke-dasharray`; null: no edge
+    const char* style;  ///< the same, of an outline
+};
+
+edge edge_of(std::size_t which) {
+    static constexpr std::array<edge, 4> edges{
+        {{nullptr, nullptr}, {"6 3", "dashed"}, {"1 3", "dotted"}, {"none", "solid"}}};
+    return edges[which / series_colours % edges.size()];
+}
+
+/// What stands beside a series' name.
+std::string key_of(std::size_t which) {
+    std::string style = std::string("background:") + series_colour(which);
+    if (const edge e = edge_of(which); e.style != nullptr) style += std::string(";outline:2px ") + e.style;
+    return "<span class=\"key\" style=\"" + style + "\"></span>";
 }
 
 /// The smallest power of two of which four reach `most`.
@@ -78,8 +98,11 @@ class chart {
         for (std::size_t i = low.size(); i-- > 1;)
             back += 'L' + point(i, low[i]) + 'L' + point(i, low[i - 1]);
         back += 'L' + point(0, low[0]);
-        svg_ += "<path d=\"" + forth + back + "Z\" fill=\"" + series_colour(which) +
-                "\" fill-opacity=\"0.75\"><title>" + escaped(title) + "</title></path>\n";
+        svg_ +=
+            "<path d=\"" + forth + back + "Z\" fill=\"" + series_colour(which) + "\" fill-opacity=\"0.75\"";
+        if (const edge e = edge_of(which); e.dashes != nullptr)
+            svg_ += std::string(" stroke=\"currentColor\" stroke-dasharray=\"") + e.dashes + '"';
+        svg_ += "><title>" + escaped(title) + "</title></path>\n";
     }
 
     /// Effects: draws a limit where there is one.
@@ -187,10 +210,7 @@ std::string to_html(const timeline& t) {
         page.add("<tr><td>" + name + "</td><td>" + format_bytes(s.peak) + "</td><td>" + last_limit(s) +
                  "</td></tr>\n");
     };
-    for (std::size_t i = 0; i < t.arenas.size(); ++i)
-        row("<span class=\"key\" style=\"background:" + std::string(series_colour(i)) + "\"></span>" +
-                escaped(t.arenas[i].name),
-            t.arenas[i]);
+    for (std::size_t i = 0; i < t.arenas.size(); ++i) row(key_of(i) + escaped(t.arenas[i].name), t.arenas[i]);
     for (const timeline::series& g : t.groups) row(escaped(g.name) + " (" + escaped(g.kind) + ")", g);
     page.add("</tbody></table></div>\n");
     if (t.arenas.size() > 1 ||

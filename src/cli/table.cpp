@@ -1,10 +1,12 @@
 #include "comparison.hpp"
 #include "decimals.hpp"
+#include "text_table.hpp"
 
 #include <tenure/core/units.hpp>
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,8 +28,7 @@ std::string against(const std::optional<std::uint64_t>& reserved, std::uint64_t 
 }
 
 struct column {
-    std::string head;
-    bool left;
+    text_table::column shown;
     std::string (*cell)(const comparison_row&);
 };
 
@@ -38,125 +39,95 @@ std::string verdict(const std::optional<verification>& v) {
     return std::to_string(v->mismatches.size()) + (v->more ? "+" : "") + " WRONG";
 }
 
+/// Which leave first where there is little room: what a policy costs, before what it holds and what others hold.
 std::vector<column> columns(const comparison& rows, bool with_peers) {
     const auto any = [&rows](auto&& of) { return std::any_of(rows.begin(), rows.end(), of); };
     std::vector<column> all{
-        {"trace", true, [](const comparison_row& r) { return r.trace; }},
-        {"policy", true, [](const comparison_row& r) { return r.policy; }},
-        {"live peak", false, [](const comparison_row& r) { return format_bytes(r.result.live_peak); }},
-        {"reserved peak", false,
+        {{"trace", true, 0}, [](const comparison_row& r) { return r.trace; }},
+        {{"policy", true, 0}, [](const comparison_row& r) { return r.policy; }},
+        {{"live peak", false, 6}, [](const comparison_row& r) { return format_bytes(r.result.live_peak); }},
+        {{"reserved peak", false, 0},
          [](const comparison_row& r) { return format_bytes(r.result.reserved_peak); }},
-        {"ratio", false,
+        {{"ratio", false, 0},
          [](const comparison_row& r) {
              return r.result.live_peak == 0 ? std::string("-") : decimals(r.result.ratio(), 3);
          }},
-        {"segments", false, [](const comparison_row& r) { return std::to_string(r.result.segments); }},
-        {"driver calls", false,
+        {{"segments", false, 12}, [](const comparison_row& r) { return std::to_string(r.result.segments); }},
+        {{"driver calls", false, 11},
          [](const comparison_row& r) {
              return std::to_string(
                  std::accumulate(r.result.driver_calls.begin(), r.result.driver_calls.end(), std::uint64_t{0},
                                  [](std::uint64_t sum, const auto& c) { return sum + c.second; }));
          }},
-        {"driver ms", false, [](const comparison_row& r) { return milliseconds(r.result.driver_us); }},
-        {"warm", false,
+        {{"driver ms", false, 8}, [](const comparison_row& r) { return milliseconds(r.result.driver_us); }},
+        {{"warm", false, 10},
          [](const comparison_row& r) {
              return r.result.warm_share ? decimals(*r.result.warm_share * 100, 2) + "%" : std::string("-");
          }},
     };
     if (any([](const comparison_row& r) { return r.on_gpu(); }))
-        all.push_back({"modelled ms", false, [](const comparison_row& r) {
+        all.push_back({{"modelled ms", false, 13}, [](const comparison_row& r) {
                            return milliseconds(static_cast<double>(r.result.times.total().modelled.count()) /
                                                1000);
                        }});
     all.push_back(
-        {"ns/call", false, [](const comparison_row& r) { return decimals(r.result.ns_per_op, 0); }});
+        {{"ns/call", false, 9}, [](const comparison_row& r) { return decimals(r.result.ns_per_op, 0); }});
     all.push_back(
-        {"refused", false, [](const comparison_row& r) { return std::to_string(r.result.oom_count); }});
+        {{"refused", false, 0}, [](const comparison_row& r) { return std::to_string(r.result.oom_count); }});
     if (any([](const comparison_row& r) { return r.result.verified.has_value(); }))
         all.push_back(
-            {"verified", false, [](const comparison_row& r) { return verdict(r.result.verified); }});
+            {{"verified", false, 0}, [](const comparison_row& r) { return verdict(r.result.verified); }});
     if (!with_peers) return all;
     if (any([](const comparison_row& r) { return r.peer && r.peer->recorded; }))
-        all.push_back({"| as recorded", false, [](const comparison_row& r) {
+        all.push_back({{"| as recorded", false, 1}, [](const comparison_row& r) {
                            return r.peer ? against(r.peer->recorded, r.needed.live) : std::string("-");
                        }});
     if (!any([](const comparison_row& r) {
             return r.peer && (r.peer->native || r.peer->expandable || r.peer->malloc_async);
         }))
         return all;
-    all.push_back({"| torch native", false, [](const comparison_row& r) {
+    all.push_back({{"| torch native", false, 2}, [](const comparison_row& r) {
                        return r.peer ? against(r.peer->native, r.needed.live) : std::string("-");
                    }});
-    all.push_back({"torch expandable", false, [](const comparison_row& r) {
+    all.push_back({{"torch expandable", false, 3}, [](const comparison_row& r) {
                        return r.peer ? against(r.peer->expandable, r.needed.live) : std::string("-");
                    }});
-    all.push_back({"cudaMallocAsync", false, [](const comparison_row& r) {
+    all.push_back({{"cudaMallocAsync", false, 4}, [](const comparison_row& r) {
                        return r.peer ? against(r.peer->malloc_async, r.needed.live) : std::string("-");
                    }});
     return all;
 }
 
-void append(std::string& line, const std::string& cell, std::size_t width, bool left) {
-    if (!line.empty()) line += "  ";
-    const std::string padding(width - cell.size(), ' ');
-    line += left ? cell + padding : padding + cell;
-}
-
-void finish(std::string& text, std::string line) {
-    line.erase(line.find_last_not_of(' ') + 1);
-    text += line + "\n";
-}
-
-struct head {
-    std::string text;
-    bool left;
-};
-
-/// Returns: the lines below their heads, columns aligned. `gap(i)`: whether a blank line stands before line i.
-template <class Gap>
-std::string render(const std::vector<head>& heads, const std::vector<std::vector<std::string>>& lines,
-                   Gap gap) {
-    std::vector<std::size_t> widths;
-    for (std::size_t i = 0; i < heads.size(); ++i) {
-        widths.push_back(heads[i].text.size());
-        for (const std::vector<std::string>& line : lines) widths[i] = std::max(widths[i], line[i].size());
-    }
-    std::string text;
-    std::string line;
-    for (std::size_t i = 0; i < heads.size(); ++i) append(line, heads[i].text, widths[i], heads[i].left);
-    finish(text, std::move(line));
-    for (std::size_t r = 0; r < lines.size(); ++r) {
-        if (gap(r)) text += "\n";
-        line.clear();
-        for (std::size_t i = 0; i < heads.size(); ++i) append(line, lines[r][i], widths[i], heads[i].left);
-        finish(text, std::move(line));
-    }
-    return text;
-}
-
 } // namespace
 
-std::string to_table(const comparison& rows) {
+std::string to_table(const comparison& rows, std::size_t room) {
     const bool with_peers =
         std::any_of(rows.begin(), rows.end(), [](const comparison_row& r) { return r.peer.has_value(); });
-    const std::vector<column> shown = columns(rows, with_peers);
-    std::vector<head> heads;
-    for (const column& c : shown) heads.push_back({c.head, c.left});
-    std::vector<std::vector<std::string>> cells;
-    for (const comparison_row& row : rows) {
-        std::vector<std::string>& line = cells.emplace_back();
-        for (const column& c : shown) line.push_back(c.cell(row));
+    const std::vector<column> all = columns(rows, with_peers);
+    std::vector<text_table::column> heads;
+    for (const column& c : all) heads.push_back(c.shown);
+    text_table table(std::move(heads));
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+        // A little air between traces lets the eye compare policies.
+        if (r != 0 && rows[r].trace != rows[r - 1].trace) table.leave_a_gap();
+        std::vector<std::string> cells;
+        for (const column& c : all) cells.push_back(c.cell(rows[r]));
+        table.add(std::move(cells));
     }
-    // A little air between traces lets the eye compare policies.
-    std::string text =
-        render(heads, cells, [&](std::size_t r) { return r != 0 && rows[r].trace != rows[r - 1].trace; });
+    const auto [lines, left_out] = table.fit(room);
+    std::string text = lines;
     const bool measured = std::any_of(rows.begin(), rows.end(), [](const comparison_row& r) {
         return r.peer && (r.peer->native || r.peer->expandable || r.peer->malloc_async);
     });
-    if (measured) {
+    if (measured && std::find(left_out.begin(), left_out.end(), "| torch native") == left_out.end())
         text += "\nThe columns behind the bar: what PyTorch's allocators reserved for the same programs on "
                 "an H200, and "
                 "its ratio to the\nlive peak.\n";
+    if (!left_out.empty()) {
+        text += "\nFor want of width without:";
+        for (const std::string& head : left_out)
+            text += (&head == left_out.data() ? " " : ", ") + head.substr(head.find_first_not_of("| "));
+        text += ". A wider terminal, a pipe and --json have them.\n";
     }
     return text;
 }
@@ -165,25 +136,25 @@ std::string to_cost_table(const comparison& rows) {
     call_times all;
     for (const comparison_row& row : rows) all.add(row.result.times);
     const auto us = [](double ns) { return decimals(ns / 1000, 2); };
-    std::vector<std::vector<std::string>> lines;
-    std::vector<sim::call> kinds;
+    text_table table({{"driver call", true},
+                      {"bytes up to"},
+                      {"count"},
+                      {"median us"},
+                      {"modelled us"},
+                      {"median/modelled"},
+                      {"total ms"}});
+    std::optional<sim::call> kind;
     for (const auto& [of, time] : all.rows()) {
         const double modelled = static_cast<double>(time.modelled.count()) / static_cast<double>(time.count);
         const double median = time.times.median_ns();
-        lines.push_back({std::string(sim::to_string(of.kind)) + (of.growing ? " (growing)" : ""),
-                         of.bytes == 0 ? "-" : format_bytes(of.bytes), std::to_string(time.count), us(median),
-                         us(modelled), modelled > 0 ? decimals(median / modelled, 2) : "-",
-                         milliseconds(static_cast<double>(time.real.count()) / 1000)});
-        kinds.push_back(of.kind);
+        if (kind && *kind != of.kind) table.leave_a_gap();
+        kind = of.kind;
+        table.add({std::string(sim::to_string(of.kind)) + (of.growing ? " (growing)" : ""),
+                   of.bytes == 0 ? "-" : format_bytes(of.bytes), std::to_string(time.count), us(median),
+                   us(modelled), modelled > 0 ? decimals(median / modelled, 2) : "-",
+                   milliseconds(static_cast<double>(time.real.count()) / 1000)});
     }
-    return render({{"driver call", true},
-                   {"bytes up to", false},
-                   {"count", false},
-                   {"median us", false},
-                   {"modelled us", false},
-                   {"median/modelled", false},
-                   {"total ms", false}},
-                  lines, [&](std::size_t r) { return r != 0 && kinds[r] != kinds[r - 1]; });
+    return table.fit().text;
 }
 
 } // namespace tenure::cli

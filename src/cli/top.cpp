@@ -2,6 +2,8 @@
 
 #include "errors.hpp"
 #include "print.hpp"
+#include "terminal.hpp"
+#include "text_table.hpp"
 
 #include <tenure/core/units.hpp>
 #include <tenure/tenancy/arenas_text.hpp>
@@ -71,12 +73,6 @@ std::string printable(std::string_view text) {
     return out;
 }
 
-/// Returns: how many characters of UTF-8 the text has.
-std::size_t width(std::string_view text) {
-    return static_cast<std::size_t>(std::count_if(
-        text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
-}
-
 std::string text_of_device(const device_row& d) {
     using df = device_field;
     std::string text = "device " + printable(d.name) + ": capacity " + bytes_or_dash(d[df::capacity]) +
@@ -129,29 +125,33 @@ page_look read_pages(const std::string& folder, std::uint64_t pid) {
     return look;
 }
 
-std::string to_text(const page_picture& now, const std::optional<page_picture>& before,
-                    std::uint64_t now_ns) {
-    constexpr std::size_t columns = 11;
-    using line = std::array<std::string, columns>;
-    std::vector<line> lines{{"ARENA", "USED", "LIVE", "RESERVED", "PEAK", "MIN", "HIGH", "MAX", "CHARGES/s",
-                             "REFUSED/s", "FAILED"}};
+std::string to_text(const page_picture& now, const std::optional<page_picture>& before, std::uint64_t now_ns,
+                    std::size_t room) {
+    // What a tenant has and may have stays longest.
+    text_table table({{"ARENA", true},
+                      {"USED"},
+                      {"LIVE", false, 4},
+                      {"RESERVED", false, 2},
+                      {"PEAK", false, 3},
+                      {"MIN", false, 6},
+                      {"HIGH", false, 7},
+                      {"MAX"},
+                      {"CHARGES/s", false, 8},
+                      {"REFUSED/s", false, 5},
+                      {"FAILED", false, 1}});
     for (const arena_row& row : now.rows) {
         const std::size_t slash = row.path.rfind('/');
         const std::string name =
             row.depth == 0 || slash == std::string::npos ? row.path : row.path.substr(slash + 1);
         const std::string many =
             row[f::accounts] == arena_row::none ? "" : " (" + std::to_string(row[f::accounts]) + ")";
-        lines.push_back({std::string(2 * std::min<std::size_t>(row.depth, 16), ' ') + printable(name) + many,
-                         bytes_or_dash(row[f::used]), bytes_or_dash(row[f::allocated]),
-                         bytes_or_dash(row[f::reserved]), bytes_or_dash(row[f::peak]),
-                         bytes_or_dash(row[f::min]), bytes_or_dash(row[f::high]), bytes_or_dash(row[f::max]),
-                         rate(row, now, before, [](const arena_row& r) { return r[f::charges]; }),
-                         rate(row, now, before, [](const arena_row& r) { return r[f::refused]; }),
-                         failures(row)});
+        table.add({std::string(2 * std::min<std::size_t>(row.depth, 16), ' ') + printable(name) + many,
+                   bytes_or_dash(row[f::used]), bytes_or_dash(row[f::allocated]),
+                   bytes_or_dash(row[f::reserved]), bytes_or_dash(row[f::peak]), bytes_or_dash(row[f::min]),
+                   bytes_or_dash(row[f::high]), bytes_or_dash(row[f::max]),
+                   rate(row, now, before, [](const arena_row& r) { return r[f::charges]; }),
+                   rate(row, now, before, [](const arena_row& r) { return r[f::refused]; }), failures(row)});
     }
-    std::array<std::size_t, columns> widths{};
-    for (const line& l : lines)
-        for (std::size_t c = 0; c < columns; ++c) widths[c] = std::max(widths[c], width(l[c]));
     std::string text = printable(now.process.program) + " (pid " + std::to_string(now.process.pid) + ")";
     // A process whose publisher waits for a lock, or is stopped, goes on showing what it showed last.
     constexpr std::uint64_t second = 1'000'000'000;
@@ -161,13 +161,12 @@ std::string to_text(const page_picture& now, const std::optional<page_picture>& 
                     : ", as it was " + std::to_string((now_ns - now.time_ns) / second) + " s ago";
     text += '\n';
     for (const device_row& d : now.devices) text += text_of_device(d);
-    for (const line& l : lines) {
-        for (std::size_t c = 0; c < columns; ++c) {
-            const std::string space(widths[c] - width(l[c]), ' ');
-            text += c == 0 ? l[c] + space : "  " + space + l[c];
-        }
-        text += '\n';
-    }
+    constexpr std::size_t shortest_name = 20;
+    const auto [lines, left_out] = table.fit(room, shortest_name);
+    text += lines;
+    for (const std::string& head : left_out)
+        text += (&head == left_out.data() ? "no room for " : ", ") + head;
+    if (!left_out.empty()) text += '\n';
     if (now.total_rows > now.rows.size())
         text += "and " + std::to_string(now.total_rows - now.rows.size()) +
                 " more, for which the page has no room\n";
@@ -180,16 +179,19 @@ namespace {
 std::string text_of(const std::vector<page_picture>& pages, const std::vector<page_picture>& before,
                     const top_options& options) {
     std::string text;
-    if (!options.json && !options.once && ::isatty(STDOUT_FILENO) == 1) text = "\033[H\033[J";
+    const terminal_size size = size_of_terminal(STDOUT_FILENO);
     for (const page_picture& page : pages) {
         const std::optional<page_picture> old = find(before, page);
         if (!options.json)
-            text += to_text(page, old, now_ns()) + '\n';
+            text += to_text(page, old, now_ns(), size.columns) + '\n';
         else if (page.time_ns != 0 && (!old || old->time_ns < page.time_ns))
             text += to_json(page.rows, page.process, page.time_ns, page.total_rows - page.rows.size(),
                             page.columns, page.devices) +
                     '\n';
     }
+    // What is shown again and again stays in its place: it does not scroll.
+    if (!options.json && !options.once && ::isatty(STDOUT_FILENO) == 1)
+        text = "\033[H\033[J" + first_screen(text, size);
     return text;
 }
 

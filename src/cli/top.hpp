@@ -17,6 +17,7 @@
 #include <tenure/tenancy/page_reader.hpp>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -45,9 +46,10 @@ struct page_look {
 page_look read_pages(const std::string& folder, std::uint64_t pid);
 
 /// Returns: a table of one process's arenas. `before`: the same process a while ago, for rates. `now_ns`: the time, since
-/// 1970, to tell how old the picture is; 0: it is not told.
+/// 1970, to tell how old the picture is; 0: it is not told. `room`: characters in a line of the table, 0: no end; for what
+/// there is none is left out, and that is said.
 std::string to_text(const page_picture& picture, const std::optional<page_picture>& before,
-                    std::uint64_t now_ns = 0);
+                    std::uint64_t now_ns = 0, std::size_t room = 0);
 
 /// Returns: `all_completed`. Throws: `usage_error` if there is nothing to show.
 exit_code top(const top_options& options);

@@ -51,19 +51,30 @@ struct unwatched {
     void carried_out(std::uint64_t, std::uint64_t) noexcept {}
 };
 
-/// Looks at what lies where, once. `look`: called after the event `when`.
+/// Pictures what lay where at the peak of a footprint, in a pass of its own: only the one before knows when that was.
 class onlooker : public unwatched {
   public:
     static constexpr bool watches = true; ///< so that the clock runs
 
-    onlooker(std::uint64_t when, std::function<void()> look) : when_(when), look_(std::move(look)) {}
+    explicit onlooker(footprint& course) : course_(&course) {}
+
+    /// Requires: both live until the pass has ended.
+    template <class Device, class Pools>
+    void look_at(Device& device, const Pools& pools) {
+        look_ = [this, &device, &pools] {
+            for (const auto& pool : pools) course_->at_peak.add(pool->snapshot());
+            course_->peak_reserved = device.reserved();
+            course_->at_peak.finish(course_->peak_reserved);
+            course_->pictured = true;
+        };
+    }
 
     void carried_out(std::uint64_t index, std::uint64_t) {
-        if (index == when_) look_();
+        if (index == course_->peak_event) look_();
     }
 
   private:
-    std::uint64_t when_;
+    footprint* course_;
     std::function<void()> look_;
 };
 

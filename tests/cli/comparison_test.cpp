@@ -74,6 +74,28 @@ TEST_CASE("the table aligns its columns", "[cli][table]") {
     }
 }
 
+TEST_CASE("a table without room leaves out what says least, and tells", "[cli][table]") {
+    comparison rows{row("a", "slab"), row("b", "slab")};
+    rows[0].peer = peers{3072, std::nullopt, 1536};
+    const std::string whole = to_table(rows);
+    CHECK(to_table(rows, 1000) == whole);
+    const std::string narrow = to_table(rows, 80);
+    INFO(narrow);
+    for (std::size_t at = 0; at < narrow.size() && narrow[at] != '\n'; at = narrow.find('\n', at) + 1)
+        CHECK(narrow.find('\n', at) - at <= 80);
+    CHECK(count(narrow, "\nFor want of width without: segments, driver calls, ") == 1);
+    for (const char* always : {"reserved peak", "ratio", "refused"}) {
+        CAPTURE(always);
+        CHECK(narrow.find(always) < narrow.find('\n'));
+    }
+    // Without the columns behind the bar nothing is said of them.
+    CHECK(count(whole, "The columns behind the bar") == 1);
+    const std::string narrowest = to_table(rows, 50);
+    CHECK(count(narrowest, "The columns behind the bar") == 0);
+    CHECK(count(narrowest, "torch native") == 1);
+    CHECK(count(narrowest, "| torch native") == 0);
+}
+
 TEST_CASE("the table compares with peers, known or not", "[cli][table]") {
     comparison rows{row("a", "slab"), row("b", "slab")};
     rows[0].peer = peers{3072, std::nullopt, 1536};

@@ -18,15 +18,18 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -130,6 +133,20 @@ TEST_CASE("JSON of arenas is what its schema says", "[cli][top]") {
         CHECK(contains(columns[c.name]["description"], c.help));
     }
 
+    // So are all other members; who checks what a later one writes finds nothing wrong with those that it does not know.
+    const auto names = [](const nlohmann::json& object) {
+        std::vector<std::string> all;
+        for (const auto& [name, unused] : object.items()) all.push_back(name);
+        return all;
+    };
+    nlohmann::json later = json(two_rows());
+    CHECK(names(later) == names(rules["properties"]));
+    CHECK(names(later["process"]) == names(rules["properties"]["process"]["properties"]));
+    later["most"] = 1;
+    later["process"]["user"] = 1;
+    later["arenas"][0]["colour"] = 1;
+    CHECK(test::schema_errors(rules, later) == "");
+
     // The check does find things.
     nlohmann::json wrong = json(two_rows());
     wrong["arenas"][0].erase("used");
@@ -137,12 +154,11 @@ TEST_CASE("JSON of arenas is what its schema says", "[cli][top]") {
     wrong = json(two_rows());
     wrong["arenas"][1]["used"] = nullptr;
     wrong["version"] = 2;
-    wrong["most"] = 1;
     wrong["arenas"][1]["kind"] = "tenant";
     wrong["process"]["pid"] = -1;
     const std::string said = test::schema_errors(rules, wrong);
-    for (const char* part : {"$.arenas[1].used: not of type", "$.version: not 1", "unknown member most",
-                             "$.arenas[1].kind: none of", "$.process.pid: below 0"})
+    for (const char* part : {"$.arenas[1].used: not of type", "$.version: not 1", "$.arenas[1].kind: none of",
+                             "$.process.pid: below 0"})
         CHECK(contains(said, part));
 }
 
@@ -299,6 +315,69 @@ TEST_CASE("the table of top shows the tree, limits and rates", "[cli][top]") {
     CHECK(column_of("8 GiB") + 5 == column_of("MAX") + 3);
 }
 
+TEST_CASE("top keeps to the width and the height of its terminal", "[cli][top]") {
+    page_picture page;
+    page.process = {42, 1, "worker"};
+    page.rows = two_rows();
+    page.rows[1].path = "gpu/" + std::string(60, 'n');
+    const auto widest = [](const std::string& text) {
+        std::size_t most = 0;
+        for (std::size_t at = 0; at < text.size(); at = text.find('\n', at) + 1)
+            most = std::max(most, text.find('\n', at) - at);
+        return most;
+    };
+    CHECK(contains(to_text(page, std::nullopt), std::string(60, 'n')));
+    const std::string narrow = to_text(page, std::nullopt, 0, 60);
+    INFO(narrow);
+    CHECK(widest(narrow) <= 60);
+    CHECK(contains(narrow, "nnn...  "));
+    CHECK(contains(narrow, "8 GiB"));
+    CHECK(contains(narrow, "\nno room for CHARGES/s, HIGH"));
+    CHECK_FALSE(contains(narrow, "HIGH  "));
+    CHECK(widest(to_text(page, std::nullopt, 0, 200)) > 60);
+
+    // The same at a terminal, which is asked at each look.
+    const scratch_folder here;
+    page_writer mine(here.path.string());
+    std::vector<arena_row> many = two_rows();
+    for (std::uint64_t id = 3; id < 20; ++id) {
+        many.push_back(many[1]);
+        many.back().id = id;
+    }
+    mine.write(many, 1'000'000'000);
+    const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY);
+    if (terminal < 0) {
+        WARN("no terminals here");
+        return;
+    }
+    REQUIRE((::grantpt(terminal) == 0 && ::unlockpt(terminal) == 0));
+    const winsize size{.ws_row = 10, .ws_col = 60, .ws_xpixel = 0, .ws_ypixel = 0};
+    REQUIRE(::ioctl(terminal, TIOCSWINSZ, &size) == 0);
+    const std::string name = ::ptsname(terminal);
+    const int held = ::open(name.c_str(), O_RDWR | O_NOCTTY); // what is written stays until it is read
+    const top_options options{.pid = mine.process().pid, .interval = 0.05, .folder = here.path.string()};
+    CHECK(with_stdout(name, [&] {
+              std::thread([&] {
+                  std::this_thread::sleep_for(std::chrono::milliseconds{20});
+                  ::unlink(mine.file().c_str());
+              }).detach();
+              return top(options);
+          }) == all_completed);
+    std::string seen(4096, '\0');
+    const ssize_t got = ::read(terminal, seen.data(), seen.size());
+    REQUIRE(got > 0);
+    seen.resize(static_cast<std::size_t>(got));
+    ::close(held);
+    ::close(terminal);
+    INFO(seen);
+    const std::string clear = "\033[H\033[J";
+    const std::size_t begin = seen.rfind(clear) + clear.size();
+    const std::string screen = seen.substr(begin);
+    CHECK(std::count(screen.begin(), screen.end(), '\n') == 9);
+    CHECK(contains(screen, " lines more"));
+    CHECK(widest(screen) <= 61); // and the terminal's own \r
+}
+
 TEST_CASE("top says how old a picture is that is not of now", "[cli][top]") {
     page_picture p;
     p.process = {42, 1, "x"};
@@ -377,6 +456,22 @@ TEST_CASE("a long record of top is cut into spans, and no peak of the sum is los
     CHECK(line.arenas[0].peak == 77_GiB);
     CHECK(line.more == 44);
     CHECK(contains(to_html(line), "up to 44 more"));
+}
+
+TEST_CASE("no two of many arenas look alike in the report", "[cli][report]") {
+    timeline t;
+    t.time_s = {0, 1};
+    for (int i = 0; i < 30; ++i)
+        t.arenas.push_back({.name = "a" + std::to_string(i), .held = {1, 1}, .limit = {2, 2}});
+    const std::string html = to_html(t);
+    const auto collect = [&](const std::string& begin, const char* end, std::size_t from, std::size_t to) {
+        std::set<std::string> found;
+        for (std::size_t at = html.find(begin, from); at < to; at = html.find(begin, at + 1))
+            found.insert(html.substr(at, html.find(end, at) - at));
+        return found;
+    };
+    CHECK(collect("<span class=\"key\"", "><", 0, html.size()).size() == 30);
+    CHECK(collect(" fill=\"#", "><title>", 0, html.find("</svg>")).size() == 30);
 }
 
 TEST_CASE("arenas of one name have a series each; one that is made again goes on with its own",

@@ -117,6 +117,19 @@ class ReportTest(unittest.TestCase):
                          ["PyTorch native", "PyTorch expandable", "cudaMallocAsync"])  # fmt: skip
         self.assertEqual([name for kind, name in rows if kind == "best"], ["remap"])
 
+    def test_a_replay_on_a_gpu_has_maps_too(self):
+        trace = TRACES / "multistream_prefetch.csv.gz"
+        r = self.run_cli(trace, "--device", "cuda", "--policy", "all", "--report", "-")
+        if r.returncode == 2 and b"CUDA" in r.stderr:
+            self.skipTest(r.stderr.decode().strip())
+        self.assertEqual((r.returncode, r.stderr), (0, b""))
+        (drawn,) = data_of(r.stdout.decode())["traces"]
+        for row in drawn["rows"]:
+            # As long as the memory at the moment of the picture, which is nearly the peak.
+            mapped = len(row["map"]["cells"]) // 2 * drawn["cell_bytes"]
+            self.assertGreater(mapped, 0.9 * row["peak"], row["policy"])
+            self.assertLess(mapped, 1.1 * row["peak"], row["policy"])
+
     def test_the_data_agree_with_the_figures(self):
         trace = TRACES / "multistream_prefetch.csv.gz"
         out = self.folder / "out.json"
@@ -265,6 +278,9 @@ class BrowserTest(unittest.TestCase):
         self.assertGreater(page.evaluate("(() => { const s = document.querySelector('.chart svg'); return s.getBoundingClientRect().width / s.viewBox.baseVal.width; })()"), 0.95)
         hidden = page.evaluate("[...document.querySelectorAll('.bars .name')].filter((e) => e.scrollWidth > e.clientWidth + 1).map((e) => e.textContent)")
         self.assertEqual(hidden, [])
+        # The column that stays when the table is pushed sideways is marked as the rest of its row.
+        marked = page.evaluate("[...document.querySelectorAll('tr.best')].map((r) => [r.cells[0], r.cells[1]].map((c) => getComputedStyle(c).backgroundColor))")
+        self.assertTrue(marked and all(first == second for first, second in marked), marked)
         self.keep(page, "phone.png")
 
     def test_dark(self):

@@ -1,6 +1,8 @@
 #include "cli/timed_device.hpp"
 
+#include "cli/replay.hpp"
 #include "cli/sim_world.hpp"
+#include "scratch_file.hpp"
 #include "support/catch.hpp"
 #include "support/random.hpp"
 
@@ -10,7 +12,9 @@
 #include <tenure/policy/caching_pool.hpp>
 #include <tenure/tenancy/arena.hpp>
 
+#include <memory>
 #include <random>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -116,6 +120,55 @@ TEST_CASE("a timed device counts and adds up what policies do", "[cli][timed]") 
     }
     SECTION("in an arena") {
         policy_is_seen_exactly<arena<best_fit_pool, timed>>();
+    }
+}
+
+TEST_CASE("the peak is pictured on a timed device as on the simulated one", "[cli][timed][footprint]") {
+    // At the peak 20 MiB and 10 MiB live; in the 8 MiB before them nothing fits.
+    const trace t = load_trace(test::scratch_file("t_us,op,id,bytes,stream\n"
+                                                  "0,a,1,8388608,0\n1,a,2,20971520,0\n2,f,1,8388608,0\n"
+                                                  "3,a,3,10485760,0\n4,f,2,20971520,0\n5,f,3,10485760,0\n")
+                                   .path());
+    const auto pools_on = [](auto& device) {
+        using pool = best_fit_pool<std::remove_reference_t<decltype(device)>>;
+        tenants<pool> all;
+        all.push_back(std::make_unique<pool>(device));
+        return all;
+    };
+    const replay_result whole =
+        replay<best_fit_pool<sim::device>>(t, pools_on, {.repeat = 0, .footprint = true});
+    REQUIRE(whole.course);
+    REQUIRE(whole.course->pictured);
+    CHECK(whole.course->peak_event == 3);
+
+    sim::device device;
+    timed watched(device, {.observe = false});
+    sim_machine machine(device);
+    sim_world world(machine, t.streams);
+    footprint course = whole.course.value();
+    course.pictured = false;
+    course.peak_reserved = 0;
+    course.at_peak = {};
+    {
+        const auto pools = pools_on(watched);
+        onlooker look(course);
+        look.look_at(watched, pools);
+        play_state state;
+        play<best_fit_pool<timed>>(t, pools, world, look, late_free::held, state);
+        unwind<best_fit_pool<timed>>(t, pools, world, look, state);
+    }
+    world.clear();
+    REQUIRE(course.pictured);
+    const memory_picture& wanted = whole.course->at_peak;
+    CHECK(course.peak_reserved == whole.course->peak_reserved);
+    CHECK(course.at_peak.live == 30_MiB);
+    CHECK(course.at_peak.free == wanted.free);
+    CHECK(course.at_peak.free + course.at_peak.live == course.peak_reserved);
+    CHECK(course.at_peak.unplaced == 0);
+    REQUIRE(course.at_peak.runs.size() == wanted.runs.size());
+    for (std::size_t i = 0; i < wanted.runs.size(); ++i) {
+        CHECK(course.at_peak.runs[i].bytes == wanted.runs[i].bytes);
+        CHECK(course.at_peak.runs[i].what == wanted.runs[i].what);
     }
 }
 

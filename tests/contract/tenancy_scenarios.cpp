@@ -360,7 +360,9 @@ TEMPLATE_TEST_CASE(
         for (void* p : blocks) a.deallocate(s1, p, 100 * MiB);
         CHECK(w.device.synchronize(s1) == status::ok);
         blocks.clear();
+        const std::size_t bought = w.between.read().from_driver;
         for (int i = 0; i < 10; ++i) blocks.push_back(a.allocate(s0, 100 * MiB));
+        CHECK(w.between.read().from_driver == bought); // it is the same memory
         CHECK(w.device.reserved() <= 1000 * MiB);
         for (void* p : blocks) a.deallocate(s0, p, 100 * MiB);
     }

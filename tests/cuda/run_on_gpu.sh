@@ -8,7 +8,7 @@
 #
 #     report.md     versions, a row for each program, bandwidth, what the policies held, driver times
 #     programs.log  what the test programs printed
-#     compare.log   the tables of the comparison        compare.json   the same as JSON
+#     compare.log   the tables of the comparison        compare.json, compare.html   the same as JSON, as a page
 #     memcheck.log  what compute-sanitizer printed
 #
 # Run it in the source folder, which has the traces. Environment: COMMIT, for the report, where git cannot tell;
@@ -89,8 +89,12 @@ sed -n '/^| GB\/s/,/^$/p' "$out/one.log" | grep '^|' >"$out/bandwidth.md"
 if tenure=$(find_program tenure); then
     start=$SECONDS rc=0
     timeout "${SECONDS_FOR_COMPARE:-200}" "$tenure" compare --device cuda --policy all,fronted_remap,fronted_caching \
-        --verify --costs --repeat 1 --json "$out/compare.json" benchmarks/traces/*.csv.gz >"$out/compare.log" 2>&1 || rc=$?
+        --verify --costs --repeat 1 --json "$out/compare.json" --report "$out/compare.html" benchmarks/traces/*.csv.gz \
+        >"$out/compare.log" 2>&1 || rc=$?
     row "\`tenure compare --verify\`" "$rc" $((SECONDS - start)) "see below"
+    # One of each trace and policy.
+    maps=$(grep -c "<canvas data-row=" "$out/compare.html" 2>/dev/null) wanted=$(($(ls benchmarks/traces/*.csv.gz | wc -l) * 9))
+    row "maps in its report" $((${maps:-0} != wanted)) 0 "${maps:-0} of $wanted"
 else
     row "\`tenure\`" 127 0 "not built"
 fi

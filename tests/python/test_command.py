@@ -66,6 +66,13 @@ def test_trace_of_several_devices(run_python, tmp_path):
     }
 
 
+def test_trace_of_a_device_that_cannot_be_converted_leaves_no_files_of_others(run_python, tmp_path):
+    source = write(tmp_path / "a.pickle", snapshot([event("alloc", 512, 7)], [event("alloc", 512, 8), "no event"]))
+    result = run_python("-m", "tenure", "trace", source, "-o", tmp_path / "out.csv", "--device", "all")
+    assert result.returncode == 2 and "event 1 of device 1 is a str" in result.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["a.pickle"]
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"text", pickle.dumps({}), pickle.dumps(os.system), pickle.dumps(snapshot([]))]
 )

@@ -14,7 +14,8 @@
 /// Invariants:
 ///   1. What was added is looked at only while its `seen` lives, which therefore ends before it does.
 ///   2. Rows come in tree order, parents before children, each tenant once however often it was added.
-///   3. The levels of one tree are taken at one instant; what pools and accounts know is taken right after.
+///   3. What stands below a group or an arena that was added is taken with it at one instant; what pools and accounts know is
+///      taken right after. A tenant that moves to another tree meanwhile shows where it was or where it is.
 ///
 /// Nothing is done but in `read` and `read_devices`. Complexity: linear in the rows, and one `usage` an arena, a visit of all
 /// stocks an account, one question to the device a watch.
@@ -108,10 +109,15 @@ class arenas_view {
         std::unordered_map<std::uint64_t, std::size_t> by_id;
         std::vector<std::pair<std::uint64_t, const source*>> pools;
         for (const source& s : sources_) {
-            const std::vector<tenant_picture> picture = s.node->picture();
-            for (const tenant_picture& t : picture)
-                if (by_id.emplace(t.id, rows.size()).second) rows.push_back(row_of(t));
-            if (s.pool != nullptr) pools.emplace_back(picture.front().id, &s);
+            if (s.pool != nullptr) pools.emplace_back(s.node->id(), &s);
+            if (by_id.count(s.node->id()) != 0) continue; // seen from above
+            for (const tenant_picture& t : s.node->picture()) {
+                const auto [at, is_new] = by_id.emplace(t.id, rows.size());
+                if (is_new)
+                    rows.push_back(row_of(t));
+                else
+                    rows[at->second] = row_of(t); // of the instant of what is above it
+            }
         }
         for (const auto& [id, s] : pools) set_usage(rows[by_id.at(id)], s->usage(s->pool));
         add_accounts(rows, by_id);
@@ -180,6 +186,7 @@ class arenas_view {
         }
         std::vector<arena_row> ordered;
         ordered.reserve(rows.size());
+        std::vector<bool> shown(rows.size(), false);
         std::vector<std::pair<std::size_t, std::uint32_t>> to_visit; // row, depth; the last is next
         const auto push = [&](std::uint64_t parent, std::uint32_t depth) {
             const auto below = children.find(parent);
@@ -187,13 +194,25 @@ class arenas_view {
             for (auto it = below->second.rbegin(); it != below->second.rend(); ++it)
                 to_visit.emplace_back(*it, depth);
         };
+        const auto visit_all = [&] {
+            while (!to_visit.empty()) {
+                const auto [i, depth] = to_visit.back();
+                to_visit.pop_back();
+                if (shown[i]) continue;
+                shown[i] = true;
+                if (depth == 0) rows[i].parent = 0;
+                rows[i].depth = depth;
+                push(rows[i].id, depth + 1);
+                ordered.push_back(std::move(rows[i]));
+            }
+        };
         push(0, 0);
-        while (!to_visit.empty()) {
-            const auto [i, depth] = to_visit.back();
-            to_visit.pop_back();
-            rows[i].depth = depth;
-            push(rows[i].id, depth + 1);
-            ordered.push_back(std::move(rows[i]));
+        visit_all();
+        // Two that changed places between their pictures stand above each other.
+        for (std::size_t i = 0; i < rows.size(); ++i) {
+            if (shown[i]) continue;
+            to_visit.emplace_back(i, 0);
+            visit_all();
         }
         return ordered;
     }

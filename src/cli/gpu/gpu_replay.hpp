@@ -7,8 +7,10 @@
 ///
 /// Passes, each with a policy of its own:
 ///   1. *observed*: peaks, refusals, calls of the driver, each of them timed and beside it what the cost model says;
-///   2. *timed*, `repeat` times: host time of the allocator's calls alone, nothing else measured;
-///   3. *verified*, if asked for: every block has a content that is checked, see `verifier.hpp`.
+///   2. *pictured*, if a footprint is kept: what lies where at the event that was the peak of the first pass. Streams run as
+///      they like, so a little more or less of it may be waiting than was then;
+///   3. *timed*, `repeat` times: host time of the allocator's calls alone, nothing else measured;
+///   4. *verified*, if asked for: every block has a content that is checked, see `verifier.hpp`.
 ///
 /// The program's own calls (streams, events that order its streams, kernels) go past the timed device and are counted
 /// nowhere.
@@ -63,8 +65,8 @@ class clocked : public R {
     std::chrono::nanoseconds time_{0};
 };
 
-/// One pass. `first(device)` is called before the program begins; `and_then(device, pools)` reads the figures while the
-/// policy still lives.
+/// One pass. `first(device, pools)` is called before the program begins; `and_then(device, pools, state)` reads the figures
+/// while the policy still lives.
 template <resource R, class Make, class Watch, class First, class Then>
 void play_on(gpu_device& gpu, const trace& t, const Make& make, late_free late, bool observe, Watch& watch,
              First&& first, Then&& and_then) {
@@ -74,9 +76,9 @@ void play_on(gpu_device& gpu, const trace& t, const Make& make, late_free late, 
     timed_gpu device(gpu.device(),
                      {.observe = observe, .before_wait = [&machine] { machine.before_waiting(); }});
     program_world<gpu_machine> world(machine, t.streams);
-    first(device);
     {
         const tenants<R> pools = make(device);
+        first(device, pools);
         play_state state;
         play<R>(t, pools, world, watch, late, state);
         and_then(device, pools, state);
@@ -98,8 +100,8 @@ replay_result replay_on(gpu_device& gpu, const trace& t, const Make& make, const
                         late_free late) {
     replay_result r;
     tally seen;
-    const auto nothing = [](timed_gpu&) {};
-    const auto keep_footprint = [&](timed_gpu& device) {
+    const auto nothing = [](auto&&...) {};
+    const auto keep_footprint = [&](timed_gpu& device, const auto&) {
         if (options.footprint) seen.keep_footprint(t.events.size(), [&device] { return device.reserved(); });
     };
     play_on<R>(gpu, t, make, late, true, seen, keep_footprint,
@@ -121,6 +123,13 @@ replay_result replay_on(gpu_device& gpu, const trace& t, const Make& make, const
                        throw replay_error("the policy held more than its limit");
                });
 
+    if (r.course) {
+        onlooker look(*r.course);
+        play_on<R>(
+            gpu, t, make, late, false, look,
+            [&look](timed_gpu& device, const auto& pools) { look.look_at(device, pools); }, nothing);
+    }
+
     std::vector<double> times;
     for (unsigned pass = 0; pass < options.repeat; ++pass) {
         unwatched nobody;
@@ -137,7 +146,7 @@ replay_result replay_on(gpu_device& gpu, const trace& t, const Make& make, const
     if (options.verify) {
         static std::uint64_t salt = 0;
         verifier looking(t, ++salt);
-        play_on<R>(gpu, t, make, late, false, looking, nothing, [](auto&&...) {});
+        play_on<R>(gpu, t, make, late, false, looking, nothing, nothing);
         r.verified = looking.finish();
     }
     return r;

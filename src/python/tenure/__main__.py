@@ -56,8 +56,10 @@ def _convert_loaded(snapshot: trace.Snapshot, arguments: argparse.Namespace) -> 
         targets = {None: arguments.output}
     else:
         targets = {arguments.device: arguments.output}
-    for device, path in targets.items():
-        made = trace.write(snapshot, path, device=device)
+    # All of them first: a device that cannot be converted leaves no files of the others.
+    traces = {path: trace.convert(snapshot, device=device) for device, path in targets.items()}
+    for path, made in traces.items():
+        made.write(path)
         if arguments.quiet:
             continue
         print(f"{path}: device {made.device}, {len(made.events)} events, {made.blocks} blocks, {made.streams} streams")

@@ -14,6 +14,7 @@
 #include "support/catch.hpp"
 #include "support/scratch_folder.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -22,6 +23,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -50,6 +52,21 @@ struct machine {
 bool contains(const std::string& text, const std::string& part) {
     return text.find(part) != std::string::npos;
 }
+
+/// Tenants that take a view's time between two others.
+class many_others {
+  public:
+    explicit many_others(arenas_view& view) {
+        for (int i = 0; i < 50; ++i) {
+            groups_.push_back(std::make_unique<arena_group>(group_options{.name = "other"}));
+            seen_.push_back(view.add(*groups_.back()));
+        }
+    }
+
+  private:
+    std::vector<std::unique_ptr<arena_group>> groups_;
+    std::vector<arenas_view::seen> seen_;
+};
 
 /// A page of numbers that must all be the same.
 std::vector<arena_row> all_of(std::uint64_t n) {
@@ -101,6 +118,73 @@ TEST_CASE("a view shows each tenant once, in tree order, with what its pool know
     see_bob.reset();
     CHECK(view.read()[3][f::reserved] == arena_row::none); // now seen through the group alone
     m.alice.deallocate(default_stream, p, 1000);
+}
+
+TEST_CASE("what stands in a tree is shown as of one instant, in whatever order it was added",
+          "[tenancy][view][threads]") {
+    machine m;
+    arenas_view view;
+    const auto see_alice = view.add(m.alice); // before what is above it
+    const many_others between(view);
+    const auto see_gpu = view.add(m.gpu);
+    std::atomic<bool> stop{false};
+    std::thread tenant([&] {
+        while (!stop) {
+            void* const p = m.alice.allocate(default_stream, 100_MiB);
+            m.alice.deallocate(default_stream, p, 100_MiB);
+            (void)m.alice.trim(0);
+        }
+    });
+    std::size_t wrong = 0;
+    std::size_t seen_used = 0;
+    for (int i = 0; i < 2000; ++i) {
+        const std::vector<arena_row> rows = view.read();
+        const auto at = [&](const char* path) {
+            return *std::find_if(rows.begin(), rows.end(),
+                                 [&](const arena_row& r) { return r.path == path; });
+        };
+        if (at("gpu")[arena_field::used] != at("gpu/org/alice")[arena_field::used]) ++wrong;
+        if (at("gpu")[arena_field::used] != 0) ++seen_used;
+    }
+    stop = true;
+    tenant.join();
+    CHECK(wrong == 0);
+    CHECK(seen_used > 0);
+}
+
+TEST_CASE("tenants that change places while they are looked at are all shown", "[tenancy][view][threads]") {
+    arena_group root({.name = "root"});
+    arena_group a(root, {.name = "a"});
+    arena_group b(root, {.name = "b"});
+    arenas_view view;
+    const auto see_a = view.add(a);
+    const many_others between(view);
+    const auto see_b = view.add(b);
+    std::atomic<bool> stop{false};
+    std::atomic<bool> moved{true};
+    std::thread mover([&] {
+        const auto move = [&](arena_group& who, arena_group& to) {
+            if (who.set_parent(to.node()) != status::ok) moved = false;
+        };
+        while (!stop) {
+            move(b, a);
+            move(b, root);
+            move(a, b);
+            move(a, root);
+        }
+    });
+    std::size_t wrong = 0;
+    for (int i = 0; i < 2000; ++i) {
+        const std::vector<arena_row> rows = view.read();
+        const auto is_wrong = [](const arena_row& r) {
+            return r.depth > 1 || (r.parent == 0) != (r.depth == 0);
+        };
+        if (rows.size() != 52 || std::any_of(rows.begin(), rows.end(), is_wrong)) ++wrong;
+    }
+    stop = true;
+    mover.join();
+    CHECK(moved);
+    CHECK(wrong == 0);
 }
 
 TEST_CASE("JSON and Prometheus text spell every column, and absent values as such", "[tenancy][view]") {
