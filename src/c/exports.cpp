@@ -34,8 +34,7 @@ namespace tenure::c {
 namespace {
 
 tenure_code not_a(const char* what) noexcept {
-    if (call_slots::of_this_thread() == nullptr)
-        return fail(TENURE_HOST_MEMORY, "the host has no memory left");
+    if (!call_slots::of_this_thread()) return fail(TENURE_HOST_MEMORY, "the host has no memory left");
     char text[96];
     std::snprintf(text, sizeof text, "this is no %s, or one that was destroyed", what);
     return fail(TENURE_INVALID_HANDLE, text);
