@@ -161,12 +161,14 @@ class host_device {
 
     [[nodiscard]] bool supports_vmm() const noexcept { return true; }
 
-    result<void*, status> reserve_address(std::size_t n, std::size_t alignment) noexcept {
+    result<void*, status> reserve_address(std::size_t n, std::size_t alignment,
+                                          std::uint64_t near = 0) noexcept {
         if (n == 0 || !is_aligned(n, granularity)) return status::invalid_value;
         if (alignment == 0) alignment = granularity;
         if (!is_power_of_two(alignment)) return status::invalid_value;
+        alignment = std::max(alignment, granularity);
         const std::lock_guard lock(mutex_);
-        void* const p = map_aligned(n, std::max(alignment, granularity), PROT_NONE);
+        void* const p = map_aligned(n, alignment, PROT_NONE, is_aligned(near, alignment) ? near : 0);
         if (p == nullptr) return status::out_of_memory;
         if (!noted(reservations_, to_address(p), n)) {
             ::munmap(p, n);
@@ -292,9 +294,15 @@ class host_device {
     }
 
     /// Returns: null if the host has no such range.
-    static void* map_aligned(std::size_t n, std::size_t alignment, int access) noexcept {
+    static void* map_aligned(std::size_t n, std::size_t alignment, int access,
+                             std::uint64_t near = 0) noexcept {
         constexpr int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
         if (n > no_limit - alignment) return nullptr;
+        if (near != 0) {
+            void* const wished = ::mmap(to_pointer(near), n, access, flags, -1, 0);
+            if (to_address(wished) == near) return wished;
+            if (wished != MAP_FAILED) ::munmap(wished, n);
+        }
         void* const all = ::mmap(nullptr, n + alignment, access, flags, -1, 0);
         if (all == MAP_FAILED) return nullptr;
         const std::uint64_t begin = to_address(all);
