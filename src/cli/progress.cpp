@@ -36,8 +36,8 @@ void progress::begin(const std::string& step) {
     const std::string bar = std::string(filled, '#') + std::string(width - filled, '.');
     std::string line = '[' + bar + "] " + std::to_string(done_) + '/' + std::to_string(steps_) + ' ' + step;
     // One row of the terminal and no more: what wraps cannot be erased. The last column is the cursor's.
-    const std::size_t columns = size_of_terminal(STDERR_FILENO).columns;
-    if (columns != 0) line = shortened(line, std::max<std::size_t>(columns, 4) - 1);
+    const std::size_t told = size_of_terminal(STDERR_FILENO).columns;
+    line = shortened(line, std::max<std::size_t>(told == 0 ? 80 : told, 4) - 1);
     std::fputs(line.c_str(), stderr);
     std::fflush(stderr);
     drawn_ = true;

@@ -47,7 +47,7 @@ std::string first_screen(std::string_view text, terminal_size size) {
     std::size_t kept = 0; // where the lines end behind which there is room for one more
     std::size_t lines_kept = 0;
     for (std::size_t at = 0; at < text.size(); ++lines) {
-        const std::size_t end = text.find('\n', at);
+        const std::size_t end = std::min(text.find('\n', at), text.size() - 1);
         rows += rows_of(text.substr(at, end - at), size.columns);
         at = end + 1;
         if (rows >= room) continue;

@@ -23,10 +23,10 @@ struct arena_holder {
     using options_type = typename arena_type::policy_options;
 
     arena_holder(meter* parent, Device& device, arena_options options, const options_type& policy)
-        : held(parent != nullptr ? std::make_unique<arena_type>(*parent, device, std::move(options), policy)
-                                 : std::make_unique<arena_type>(device, std::move(options), policy)) {}
+        : held(parent != nullptr ? arena_type(*parent, device, std::move(options), policy)
+                                 : arena_type(device, std::move(options), policy)) {}
 
-    const std::unique_ptr<arena_type> held;
+    arena_type held;
 };
 
 template <template <class> class Policy, device Device>
@@ -38,11 +38,11 @@ class arena_of final : private arena_holder<Policy, Device>, public named_arena 
     arena_of(meter* parent, Device& device, arena_options options,
              const typename holder::options_type& policy)
         : holder(parent, device, std::move(options), policy)
-        , named_arena(*holder::held, holder::held->node()) {}
+        , named_arena(holder::held, holder::held.node()) {}
 
     bool release_captured(std::uint64_t capture) noexcept override {
         if constexpr (capture_resource<policy_type>) {
-            holder::held->release_captured(capture);
+            holder::held.release_captured(capture);
             return true;
         } else {
             return false;
@@ -51,7 +51,7 @@ class arena_of final : private arena_holder<Policy, Device>, public named_arena 
 
     [[nodiscard]] bool remaps() const noexcept override {
         if constexpr (requires(const policy_type& p) { p.remaps(); })
-            return holder::held->policy().remaps();
+            return holder::held.policy().remaps();
         else
             return false;
     }

@@ -68,7 +68,7 @@ TEST_CASE("C: a handle is not closed while a thread that ends is in it", "[c][th
         const inside here(&h, handle::arena);
         entered = static_cast<bool>(here);
         tried = true;
-        while (h.mark != handle::closing) std::this_thread::yield();
+        while (entered && h.mark != handle::closing) std::this_thread::yield();
         for (int i = 0; i < 100; ++i) std::this_thread::yield();
         left = true;
     };

@@ -358,7 +358,7 @@ TEST_CASE("top keeps to the width and the height of its terminal", "[cli][top]")
     const top_options options{.pid = mine.process().pid, .interval = 0.05, .folder = here.path.string()};
     CHECK(with_stdout(name, [&] {
               std::thread([&] {
-                  std::this_thread::sleep_for(std::chrono::milliseconds{20});
+                  std::this_thread::sleep_for(std::chrono::milliseconds{500});
                   ::unlink(mine.file().c_str());
               }).detach();
               return top(options);

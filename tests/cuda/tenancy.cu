@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -225,8 +226,8 @@ void stay_on(int core) {
     (void)sched_setaffinity(0, sizeof only, &only);
 }
 
-/// Two cores that this process may use, far apart: next to each other stand, on some machines, two names of one core. -1 where
-/// there are none.
+/// Two cores that this process may use, far apart, and not two names of one core as far as the machine tells. -1 where there are
+/// none.
 struct two_cores {
     two_cores() {
         cpu_set_t allowed;
@@ -235,9 +236,17 @@ struct two_cores {
         std::vector<int> all;
         for (int core = 0; core < CPU_SETSIZE; ++core)
             if (CPU_ISSET(core, &allowed)) all.push_back(core);
-        if (all.size() < 2) return;
-        mine = all.front();
-        others = all[all.size() / 2];
+        for (std::size_t i = 0; i < all.size() && others < 0; ++i) {
+            const int core = all[(all.size() / 2 + i) % all.size()];
+            if (first_name_of(core) != first_name_of(all.front())) others = core;
+        }
+        if (others >= 0) mine = all.front();
+    }
+    static int first_name_of(int core) {
+        std::ifstream names("/sys/devices/system/cpu/cpu" + std::to_string(core) +
+                            "/topology/thread_siblings_list");
+        int first = core;
+        return names >> first ? first : core;
     }
     int mine = -1;
     int others = -1;
@@ -326,11 +335,11 @@ class neighbour {
 };
 
 /// Short rounds take turns, in changing order, so that what the machine does over time falls on all alike: alone, beside one that
-/// does the same with a pool of its own, in another tree and on another hub, and beside one at its limit in the same tree. Each
-/// round has a 99th percentile of its own, and what counts is the median of the ratios of rounds that stood side by side.
+/// does the same with a pool of its own, in another tree, on another hub and device, and beside one at its limit in the same tree.
+/// Each round has a 99th percentile of its own, and what counts is the median of the ratios of rounds that stood side by side.
 ///
 /// The second shares nothing with the quiet one but the machine and the driver. What it costs is not the tenants' sharing; where
-/// that is more than nothing, it is what the third is held against.
+/// that is more than nothing, it is what the third is held against; where it is half as much again, nothing can be said.
 template <template <class> class Policy>
 void check_neighbours(gpu& device, const char* policy, int pairs, const streams& s) {
     using arena = tenure::arena<Policy, gpu_hub>;
@@ -338,7 +347,8 @@ void check_neighbours(gpu& device, const char* policy, int pairs, const streams&
     constexpr std::size_t kinds = 3;
     const int allocations = std::max(pairs / 8, 200);
     gpu_hub hub(device);
-    gpu_hub other_hub(device);
+    gpu other_device;
+    gpu_hub other_hub(other_device);
     tenure::arena_group root({.name = "gpu", .max = 4_GiB});
     tenure::arena_group other_root({.name = "other", .max = 4_GiB});
     // What they write lies apart, here too: a line of the cache that two of them use would be this program's fault.
@@ -391,7 +401,7 @@ void check_neighbours(gpu& device, const char* policy, int pairs, const streams&
                 "on core %d\n",
                 policy, rounds, allocations, cores.mine, refusals, cores.others);
     say((std::string("neighbours/") + policy + "/p99_within_a_tenth").c_str(),
-        median_ratio(2) <= 1.1 * std::max(1.0, median_ratio(1)));
+        median_ratio(1) <= 1.5 && median_ratio(2) <= 1.1 * std::max(1.0, median_ratio(1)));
     say((std::string("neighbours/") + policy + "/the_quiet_one_was_never_refused").c_str(),
         calm.limits().refused == 0);
 }

@@ -134,4 +134,7 @@ for usage in tenure.torch.arenas():
 PYTHON
 door torch_unchanged_program 120 env TENURE_TORCH=1 "$python" torch_program.py
 grep -q "^tenure " "$results/torch_unchanged_program.log" || { echo "torch_unchanged_program: torch did not run on tenure" | tee -a "$results/doors.txt"; status=1; }
+for name in c neighbour_pinned_pmr run_none python_doors; do # these need nothing that may be missing
+    grep -q "^$name: open" "$results/doors.txt" || { echo "$name did not open" | tee -a "$results/doors.txt"; status=1; }
+done
 exit $status

@@ -125,10 +125,10 @@ class faulty_device {
     [[nodiscard]] bool supports_vmm() const noexcept requires vmm_device<Upstream> {
         return upstream_->supports_vmm();
     }
-    result<void*, status> reserve_address(std::size_t n,
-                                          std::size_t a) noexcept requires vmm_device<Upstream> {
+    result<void*, status> reserve_address(std::size_t n, std::size_t a,
+                                          std::uint64_t near = 0) noexcept requires vmm_device<Upstream> {
         if (const auto s = fault(sim::call::reserve_address)) return *s;
-        return upstream_->reserve_address(n, a);
+        return upstream_->reserve_address(n, a, near);
     }
     status free_address(void* p, std::size_t n) noexcept requires vmm_device<Upstream> {
         if (const auto s = fault(sim::call::free_address)) return *s;

@@ -24,7 +24,7 @@ class vmm_backed {
     explicit vmm_backed(Device& upstream, settler settle = nullptr) : device_(&upstream), settle_(settle) {}
 
     result<void*, status> allocate(std::size_t bytes) noexcept {
-        const auto p = device_->reserve_address(bytes, 0);
+        const auto p = device_->reserve_address(bytes, 0, 0);
         if (!p) return p;
         const auto h = device_->create_memory(bytes);
         if (!h) {

@@ -11,8 +11,9 @@
 /// and may be shown in any number of further slots, its *views*. Addresses cost nothing but a driver call of
 /// microseconds; so windows are never rearranged, only filled, emptied slot by slot, and dropped.
 ///
-/// Windows follow each other, each at the lowest place that fits, as far as the device grants it: who prefers low addresses
-/// then prefers old windows, on any device and in any process, and does not depend on where a driver happens to put ranges.
+/// Windows follow each other, as far as the device grants it, and one takes the place of one that went where it fits: what a
+/// pool that prefers low addresses does is then the same on any device, and not a matter of where a driver happens to put
+/// ranges. Where somebody else is in the way, windows go on behind him.
 ///
 /// Invariants:
 ///   1. A slot shows a whole handle, readable and writable by the device, or nothing.
@@ -113,8 +114,10 @@ class windows {
         windows_[w].reserved = bytes;
         if (wish == 0)
             floor_ = windows_[w].base;
-        else if (windows_[w].base != wish) // somebody else is there
-            for (const window& x : windows_) floor_ = std::max(floor_, x.base + x.reserved);
+        else if (windows_[w].base > wish) // somebody is there: go on behind what was given instead
+            floor_ = windows_[w].base;
+        else if (windows_[w].base < wish) // given below: not that place again
+            floor_ = wish + bytes;
         return w;
     }
 
@@ -126,6 +129,7 @@ class windows {
         if (s != status::ok) return s;
         x = window{};
         idle_windows_.push_back(w); // has room for all
+        if (idle_windows_.size() == windows_.size()) floor_ = 0;
         return s;
     }
 
@@ -269,7 +273,7 @@ class windows {
     }
 
   private:
-    /// Returns: the lowest address from `floor_` up at which no window of ours lies in the way; 0 before there was any.
+    /// Returns: the lowest address from `floor_` up at which no window of ours lies in the way; 0 where there is none yet.
     /// Complexity: quadratic in the windows at worst, of which there are some dozens; a driver's call follows.
     [[nodiscard]] std::uint64_t place_for(std::size_t bytes, std::size_t alignment) const noexcept {
         std::uint64_t at = round_up(floor_, alignment);
@@ -325,7 +329,7 @@ class windows {
     std::vector<handle_id> idle_handles_;
     handle_id refused_ = none;
     std::size_t bytes_ = 0;
-    std::uint64_t floor_ = 0; ///< where windows are wished for, and above; 0 before there was any
+    std::uint64_t floor_ = 0; ///< from here up windows are wished for; 0 where there is none yet
 };
 
 } // namespace tenure

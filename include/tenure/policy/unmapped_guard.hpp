@@ -278,7 +278,7 @@ class unmapped_guard {
         b.mapped = round_up(bytes, granule);
         b.bytes = bytes;
         b.stream = stream;
-        const result<void*, status> base = device_->reserve_address(b.mapped + granule, granule);
+        const result<void*, status> base = device_->reserve_address(b.mapped + granule, granule, 0);
         if (!base) return nullptr;
         b.base = *base;
         b.address = to_address(b.base) + b.mapped - round_up(bytes, alignment);

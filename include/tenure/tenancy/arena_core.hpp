@@ -40,7 +40,7 @@
 
 namespace tenure {
 
-/// On cache lines of its own, in pairs as they are fetched: what a neighbour does in its arena never slows this one down.
+/// On cache lines of its own, in pairs as they are fetched: it shares none with another arena's core.
 template <template <class> class Policy, device Device>
 class alignas(128) arena_core final : public idle_holder, public survivor {
   public:

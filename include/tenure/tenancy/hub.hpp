@@ -367,7 +367,7 @@ class hub : public standing_on<Device> {
             return status::failed;
         }
         status s = status::ok;
-        const result<void*, status> at = device_->reserve_address(bytes, 0);
+        const result<void*, status> at = device_->reserve_address(bytes, 0, 0);
         stray left{at ? *at : nullptr, bytes, false};
         if (!at) {
             s = at.error();

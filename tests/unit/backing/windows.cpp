@@ -209,4 +209,27 @@ TEST_CASE("windows follow each other, and the place of one that went is taken ag
         CHECK(w.at(*w.open(32_MiB)).base == w.at(b).base + 32_MiB);
         CHECK(below.free_address(*theirs, 2_MiB) == status::ok);
     }
+    SECTION("above it, too, on a device that gave a place below instead") {
+        downwards device(below);
+        windows<downwards> w(device);
+        const auto a = *w.open(32_MiB);
+        const auto theirs = below.reserve_address(2_MiB, 0, w.at(a).base + 32_MiB);
+        REQUIRE(theirs);
+        CHECK(w.at(*w.open(32_MiB)).base < w.at(a).base);
+        const auto c = *w.open(32_MiB);
+        CHECK(w.at(c).base > to_address(*theirs));
+        CHECK(w.at(*w.open(32_MiB)).base == w.at(c).base + 32_MiB);
+        CHECK(below.free_address(*theirs, 2_MiB) == status::ok);
+    }
+    SECTION("anew when all have gone") {
+        windows<sim::device> w(below);
+        const auto a = *w.open(32_MiB);
+        const auto base = w.at(a).base;
+        REQUIRE(w.drop(a) == status::ok);
+        const auto theirs = below.reserve_address(2_MiB, 0, base);
+        REQUIRE(theirs);
+        const auto b = *w.open(32_MiB);
+        CHECK(w.at(b).base == base + 2_MiB); // the device's choice, and no wish
+        CHECK(below.free_address(*theirs, 2_MiB) == status::ok);
+    }
 }

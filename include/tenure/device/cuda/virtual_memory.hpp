@@ -3,7 +3,7 @@
 /// \file
 /// `cuda::virtual_memory`: the driver's virtual memory of one GPU, as `tenure::vmm_device` asks for it.
 ///
-///     reserve_address --> map <-- create_memory          one driver call each; rules 1 to 6 are in vmm_device.hpp
+///     reserve_address --> map <-- create_memory          one driver call each; the rules are in vmm_device.hpp
 ///     free_address        unmap   release_memory
 ///
 /// Two things stand between the concept and the driver. The driver wants to be told how large a handle's memory is
