@@ -35,11 +35,15 @@ inline std::unique_ptr<tenure::cuda::device> open_gpu() {
     }
 }
 
-/// Effects: ends the program if CUDA refuses.
-inline void must(cudaError_t e, const char* what) {
-    if (e == cudaSuccess) return;
-    std::printf("FAIL  %s: %s\n", what, cudaGetErrorString(e));
+/// Effects: ends the program if a call did not succeed, which is 0 with all of them. `text(s)`: what its library says.
+template <class Status>
+void must(Status s, const char* what, const char* (*text)(Status)) {
+    if (s == Status{}) return;
+    std::printf("FAIL  %s: %s\n", what, text(s));
     std::exit(1);
+}
+inline void must(cudaError_t e, const char* what) {
+    must(e, what, cudaGetErrorString);
 }
 
 /// Returns: bytes that cudaMallocAsync has ever had in use at once: what a neighbour took behind our back.

@@ -20,9 +20,7 @@ using namespace tenure::literals;
 namespace {
 
 void must(cublasStatus_t s, const char* what) {
-    if (s == CUBLAS_STATUS_SUCCESS) return;
-    std::printf("FAIL  %s: %s\n", what, cublasGetStatusString(s));
-    std::exit(1);
+    neighbours::must(s, what, cublasGetStatusString);
 }
 
 } // namespace

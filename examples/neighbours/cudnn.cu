@@ -18,9 +18,7 @@ using namespace tenure::literals;
 namespace {
 
 void must(cudnnStatus_t s, const char* what) {
-    if (s == CUDNN_STATUS_SUCCESS) return;
-    std::printf("FAIL  %s: %s\n", what, cudnnGetErrorString(s));
-    std::exit(1);
+    neighbours::must(s, what, cudnnGetErrorString);
 }
 
 } // namespace

@@ -19,9 +19,7 @@ using namespace tenure::literals;
 namespace {
 
 void must(ncclResult_t r, const char* what) {
-    if (r == ncclSuccess) return;
-    std::printf("FAIL  %s: %s\n", what, ncclGetErrorString(r));
-    std::exit(1);
+    neighbours::must(r, what, ncclGetErrorString);
 }
 
 template <template <class> class Policy>

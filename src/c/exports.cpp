@@ -34,8 +34,7 @@ namespace tenure::c {
 namespace {
 
 tenure_code not_a(const char* what) noexcept {
-    if (call_slots::of_this_thread() == nullptr)
-        return fail(TENURE_HOST_MEMORY, "the host has no memory left");
+    if (!call_slots::of_this_thread()) return fail(TENURE_HOST_MEMORY, "the host has no memory left");
     char text[96];
     std::snprintf(text, sizeof text, "this is no %s, or one that was destroyed", what);
     return fail(TENURE_INVALID_HANDLE, text);
@@ -366,18 +365,15 @@ tenure_code tenure_arena_set(tenure_arena* arena, const char* settings, uint64_t
             throw std::invalid_argument("\"" + a.path + "\": min would be above max (" + format_bytes(min) +
                                         " and " + format_bytes(max) + ")");
         std::size_t above = 0;
-        const auto set_max = [&](std::size_t bytes) {
-            above = a.arena ? a.arena->set_max(bytes) : a.group->set_max(bytes);
-        };
-        if (max > now.max) set_max(max); // room for the guarantee first
-        if (wanted.given.min && (a.arena ? a.arena->set_min(min) : a.group->set_min(min)) != status::ok) {
-            if (max > now.max) set_max(now.max);
+        if (max > now.max) (void)a.node->enforce_max(max); // room for the guarantee first
+        if (wanted.given.min && a.node->admit_min(min) != status::ok) {
+            if (max > now.max) (void)a.node->enforce_max(now.max);
             throw coded_error(TENURE_NOT_ADMITTED, "min=" + format_bytes(min) + " of \"" + a.path +
                                                        "\" does not fit into what stands above it");
         }
         if (wanted.given.high) a.node->set_high(wanted.limits.high);
         if (wanted.given.weight) a.node->set_weight(wanted.limits.weight);
-        if (wanted.given.max) set_max(max);
+        if (wanted.given.max) above = a.node->enforce_max(max);
         if (over != nullptr) *over = above;
         return TENURE_OK;
     });

@@ -14,7 +14,8 @@
 ///
 /// Invariants:
 ///   1. A handle that stands in a slot and was seen open is not closed before it is gone from there.
-///   2. Handles are never destroyed, only closed; slots neither.
+///   2. Handles are never destroyed, only closed; slots neither, but a thread that ends leaves its slot to another. What
+///      calls in even later (a destructor of a thread-local object, or of `pthread_key_create`) has a slot for the call.
 ///   3. A thread is inside of one handle at a time: nothing of the library calls the C interface.
 ///
 /// Complexity: a call writes one line of memory that is its thread's own. Closing looks at a slot for each thread there was at
@@ -24,9 +25,11 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <new>
 #include <thread>
+#include <utility>
 
 namespace tenure::c {
 
@@ -47,22 +50,45 @@ class call_slots {
         slot* next = nullptr;
     };
 
-    /// Returns: null if the host has no memory for it.
-    static slot* of_this_thread() noexcept {
-        static constinit thread_local slot* mine = nullptr; // outlives the thread's other objects
+    /// A slot for a call of this thread; none where the host has no memory for it.
+    class lease {
+      public:
+        lease() noexcept = default;
+        lease(slot* where, bool for_one_call) noexcept : where_(where), for_one_call_(for_one_call) {}
+        lease(const lease&) = delete;
+        lease& operator=(const lease&) = delete;
+        ~lease() {
+            if (for_one_call_) [[unlikely]]
+                give_back(where_);
+        }
+
+        explicit operator bool() const noexcept { return where_ != nullptr; }
+        slot* operator->() const noexcept { return where_; }
+
+      private:
+        slot* where_ = nullptr;
+        bool for_one_call_ = false; ///< the thread has left its own already
+    };
+
+    static lease of_this_thread() noexcept {
+        // These two outlive the thread's other objects.
+        static constinit thread_local slot* mine = nullptr;
+        static constinit thread_local bool ended = false;
         if (mine == nullptr) [[unlikely]] {
+            if (ended) return {take(), true};
             struct at_end {
                 slot** mine;
+                bool* ended;
                 ~at_end() {
-                    if (*mine != nullptr) (*mine)->taken.store(false, std::memory_order_release);
-                    *mine = nullptr;
+                    give_back(std::exchange(*mine, nullptr));
+                    *ended = true;
                 }
             };
-            static thread_local const at_end hook{&mine};
+            static thread_local const at_end hook{&mine, &ended};
             (void)&hook;
             mine = take();
         }
-        return mine;
+        return {mine, false};
     }
 
     /// Effects: waits until `h` stands in no slot.
@@ -71,12 +97,23 @@ class call_slots {
             while (s->in.load() == &h) std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
 
+    /// Returns: number of slots that there are.
+    static std::size_t size() noexcept {
+        std::size_t n = 0;
+        for (const slot* s = first_.load(); s != nullptr; s = s->next) ++n;
+        return n;
+    }
+
     /// Effects: other threads are inside of nothing: in a child of `fork` there are none.
     static void forget_others() noexcept {
         for (slot* s = first_.load(); s != nullptr; s = s->next) s->in.store(nullptr);
     }
 
   private:
+    static void give_back(slot* s) noexcept {
+        if (s != nullptr) s->taken.store(false, std::memory_order_release);
+    }
+
     static slot* take() noexcept {
         for (slot* s = first_.load(); s != nullptr; s = s->next)
             if (bool free = false; s->taken.compare_exchange_strong(free, true)) return s;
@@ -94,10 +131,9 @@ class call_slots {
 class inside {
   public:
     /// `h` may be null. `kind`: one of the marks of a handle.
-    inside(const handle* h, std::uint32_t kind) noexcept {
-        if (h == nullptr) return;
-        slot_ = call_slots::of_this_thread();
-        if (slot_ == nullptr) return;
+    inside(const handle* h, std::uint32_t kind) noexcept
+        : slot_(h == nullptr ? call_slots::lease() : call_slots::of_this_thread()) {
+        if (!slot_) return;
         while (true) {
             slot_->in.store(h);
             const std::uint32_t mark = h->mark.load();
@@ -119,7 +155,7 @@ class inside {
     explicit operator bool() const noexcept { return open_; }
 
   private:
-    call_slots::slot* slot_ = nullptr;
+    call_slots::lease slot_;
     bool open_ = false;
 };
 

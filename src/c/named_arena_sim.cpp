@@ -9,6 +9,6 @@
 namespace tenure::policies {
 
 template std::unique_ptr<named_arena> make_named_arena(const policy_choice&, meter*, hub<c::host_device>&,
-                                                       arena_options);
+                                                       arena_options, const caching_options&);
 
 } // namespace tenure::policies

@@ -311,8 +311,8 @@ class tenants {
     void limit(tenure_arena& group, const arena_entry& entry) {
         const arena_entry* const line = operator_.find(entry.path);
         const arena_entry::keys taken = line == nullptr ? arena_entry::keys{} : line->given;
-        if (entry.given.max && !taken.max) (void)group.group->set_max(entry.limits.max);
-        if (entry.given.min && !taken.min && group.group->set_min(entry.limits.min) != status::ok)
+        if (entry.given.max && !taken.max) (void)group.node->enforce_max(entry.limits.max);
+        if (entry.given.min && !taken.min && group.node->admit_min(entry.limits.min) != status::ok)
             throw coded_error(TENURE_NOT_ADMITTED, "the guarantee of \"" + entry.path + "\" does not fit");
         if (entry.given.high && !taken.high) group.node->set_high(entry.limits.high);
         if (entry.given.weight && !taken.weight) group.node->set_weight(entry.limits.weight);
@@ -320,7 +320,7 @@ class tenants {
 
     void show(tenure_arena& a) {
         if (a.arena)
-            a.seen.emplace(a.arena->show_in(view_));
+            a.seen.emplace(view_.add(*a.arena));
         else
             a.seen.emplace(view_.add(*a.group));
     }

@@ -171,9 +171,10 @@ class timed_device {
     [[nodiscard]] bool supports_vmm() const noexcept requires vmm_device<Upstream> {
         return upstream_->supports_vmm();
     }
-    result<void*, status> reserve_address(std::size_t n,
-                                          std::size_t a) noexcept requires vmm_device<Upstream> {
-        return call(sim::call::reserve_address, n, {}, [&] { return upstream_->reserve_address(n, a); });
+    result<void*, status> reserve_address(std::size_t n, std::size_t a,
+                                          std::uint64_t near = 0) noexcept requires vmm_device<Upstream> {
+        return call(sim::call::reserve_address, n, {},
+                    [&] { return upstream_->reserve_address(n, a, near); });
     }
     status free_address(void* p, std::size_t n) noexcept requires vmm_device<Upstream> {
         return call(sim::call::free_address, n, {}, [&] { return upstream_->free_address(p, n); });

@@ -8,7 +8,6 @@
 
 #include <tenure/tenancy/arena.hpp>
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -33,19 +32,16 @@ struct arena_holder {
 template <template <class> class Policy, device Device>
 class arena_of final : private arena_holder<Policy, Device>, public named_arena {
     using holder = arena_holder<Policy, Device>;
+    using policy_type = typename holder::arena_type::policy_type;
 
   public:
     arena_of(meter* parent, Device& device, arena_options options,
              const typename holder::options_type& policy)
-        : holder(parent, device, std::move(options), policy), named_arena(*holder::held) {}
-
-    [[nodiscard]] meter& node() noexcept override { return holder::held->node(); }
-    std::size_t set_max(std::size_t max) override { return holder::held->set_max(max); }
-    status set_min(std::size_t min) noexcept override { return holder::held->set_min(min); }
-    std::size_t set_high(std::size_t high) noexcept override { return holder::held->set_high(high); }
+        : holder(parent, device, std::move(options), policy)
+        , named_arena(*holder::held, holder::held->node()) {}
 
     bool release_captured(std::uint64_t capture) noexcept override {
-        if constexpr (capture_resource<typename holder::arena_type::policy_type>) {
+        if constexpr (capture_resource<policy_type>) {
             holder::held->release_captured(capture);
             return true;
         } else {
@@ -53,16 +49,22 @@ class arena_of final : private arena_holder<Policy, Device>, public named_arena 
         }
     }
 
-    arenas_view::seen show_in(arenas_view& view) const override { return view.add(*holder::held); }
+    [[nodiscard]] bool remaps() const noexcept override {
+        if constexpr (requires(const policy_type& p) { p.remaps(); })
+            return holder::held->policy().remaps();
+        else
+            return false;
+    }
 };
 
 } // namespace detail
 
 template <device Device>
 std::unique_ptr<named_arena> make_named_arena(const policy_choice& choice, meter* parent, Device& device,
-                                              arena_options options) {
+                                              arena_options options, const caching_options& caching) {
     return with_policy(
-        choice, {}, [&]<template <class> class Policy>(const auto& policy) -> std::unique_ptr<named_arena> {
+        choice, caching,
+        [&]<template <class> class Policy>(const auto& policy) -> std::unique_ptr<named_arena> {
             return std::make_unique<detail::arena_of<Policy, Device>>(parent, device, std::move(options),
                                                                       policy);
         });

@@ -3,23 +3,22 @@
 /// \file
 /// `named_arena`: an arena whose policy was chosen by name, behind one interface.
 ///
-///     named_arena --virtual--> arena<Policy, Device>
-///         |
+///     named_arena
 ///         +-- memory()   the arena as a resource: what the hot path uses, one indirect call
-///         +-- the rest   what is rare: limits, the graphs' memory
+///         +-- node()     its place in the tree: its limits
+///         +-- the rest   what only some policies know, virtual
 ///
 /// Adds nothing to the arena but that. Complexity and thread-safety: those of the arena.
 
 #include "policy_choice.hpp"
 
-#include <tenure/core/status.hpp>
 #include <tenure/device/device.hpp>
+#include <tenure/policy/caching_options.hpp>
 #include <tenure/resource/resource_ref.hpp>
+#include <tenure/resource/usage.hpp>
 #include <tenure/tenancy/arena_options.hpp>
-#include <tenure/tenancy/arenas_view.hpp>
 #include <tenure/tenancy/meter.hpp>
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 
@@ -33,32 +32,31 @@ class named_arena {
 
     [[nodiscard]] resource_ref memory() const noexcept { return memory_; }
 
-    /// Its place in the tree.
-    [[nodiscard]] virtual meter& node() noexcept = 0;
+    /// Its place in the tree, where its limits are read and set. As `memory`, it is the arena's and not part of this.
+    [[nodiscard]] meter& node() const noexcept { return *node_; }
 
-    /// See `arena`, these.
-    virtual std::size_t set_max(std::size_t max) = 0;
-    virtual status set_min(std::size_t min) noexcept = 0;
-    virtual std::size_t set_high(std::size_t high) noexcept = 0;
+    /// See `resource`. With `node`, all that `arenas_view` asks for.
+    [[nodiscard]] usage_counters usage() const { return memory_.usage(); }
 
     /// See `capture_resource`. Returns: whether the policy keeps anything for graphs.
     virtual bool release_captured(std::uint64_t capture) noexcept = 0;
 
-    /// See `arenas_view::add`.
-    virtual arenas_view::seen show_in(arenas_view& view) const = 0;
+    /// Returns: whether all free memory, wherever it lies, can serve one request.
+    [[nodiscard]] virtual bool remaps() const noexcept = 0;
 
   protected:
-    explicit named_arena(resource_ref memory) noexcept : memory_(memory) {}
+    named_arena(resource_ref memory, meter& node) noexcept : memory_(memory), node_(&node) {}
 
   private:
     resource_ref memory_;
+    meter* node_;
 };
 
-/// Returns: an arena under `parent` (null: standing alone) with this policy. Throws: `std::invalid_argument` if there is no
-/// such policy, or it has no such option; and what the arena's construction throws.
+/// Returns: an arena under `parent` (null: standing alone) with this policy. `caching`: what that policy starts from. Throws:
+/// `std::invalid_argument` if there is no such policy, or it has no such option; and what the arena's construction throws.
 /// Instantiated for each device in a file of its own, see `make_named_arena.hpp`.
 template <device Device>
 std::unique_ptr<named_arena> make_named_arena(const policy_choice& choice, meter* parent, Device& device,
-                                              arena_options options);
+                                              arena_options options, const caching_options& caching = {});
 
 } // namespace tenure::policies

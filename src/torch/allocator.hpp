@@ -29,6 +29,7 @@
 /// Thread-safety: thread-safe, after construction.
 
 #include "heap.hpp"
+#include "policies.hpp"
 
 #include <tenure/core/bits.hpp>
 

@@ -213,9 +213,9 @@ void install(std::string_view running, std::string_view options) {
     l.installed = mine;
 }
 
-void describe_memory(json_text& j, const arena_memory& m) {
+void describe_memory(json_text& j, const policies::named_arena& m) {
     const usage_counters u = m.usage();
-    const meter_reading l = m.limits();
+    const meter_reading l = m.node().read();
     j.key("max").limit(l.max);
     j.key("charged").value(l.charged).key("peak").value(l.peak).key("refused").value(l.refused);
     j.key("requested").value(u.requested.current).key("requested_peak").value(u.requested.peak);
@@ -252,7 +252,7 @@ std::string arenas_json() {
                     anywhere = true;
                     begin_arena(j, t->id(), t->name(), "arena", t->policy().name, t->open());
                     j.key("device").value(static_cast<std::size_t>(h.ordinal()));
-                    describe_memory(j, *s.memory);
+                    describe_memory(j, *s.arena);
                     j.close('}');
                 });
             });
@@ -271,7 +271,7 @@ std::string arenas_json() {
         if (!s) continue;
         const std::uint64_t number = id; // clang 14 cannot capture a structured binding
         bool anywhere = false;
-        s->for_each([&](int device, const arena_memory& m) {
+        s->for_each([&](int device, const policies::named_arena& m) {
             anywhere = true;
             begin_arena(j, number, s->name(), "pool", s->policy().name, true);
             j.key("device").value(static_cast<std::size_t>(device));
@@ -334,7 +334,7 @@ TENURE_EXPORT const char* tenure_torch_built_for(void) {
     return built_for;
 }
 TENURE_EXPORT const char* tenure_torch_policies(void) {
-    return policy_names();
+    return tenure::policies::policy_names;
 }
 TENURE_EXPORT void tenure_torch_free_text(char* text) {
     std::free(text);

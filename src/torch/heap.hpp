@@ -208,7 +208,7 @@ class heap {
         arena_slot* const s = who.slot(all_.ordinal);
         if (s == nullptr || all_.routes.capture_under_way()) return 0;
         frees_.catch_up();
-        const std::size_t n = s->memory->trim(keep);
+        const std::size_t n = s->memory().trim(keep);
         all_.look_at_reserve();
         return n;
     }
@@ -220,7 +220,11 @@ class heap {
         arena_slot* const s = who.slot(all_.ordinal);
         if (s == nullptr) return;
         const bool later = all_.routes.capture_under_way();
-        if (s->memory->set_max(bytes, !later) != 0 && later) all_.trim_later = true;
+        meter& limit = s->arena->node();
+        if (!later)
+            (void)limit.enforce_max(bytes);
+        else if (limit.set_max(bytes) != 0)
+            all_.trim_later = true;
         all_.look_at_reserve();
     }
 
@@ -339,7 +343,7 @@ class heap {
     void expandable(std::vector<native::StreamSegmentSize>& out) const {
         const std::lock_guard lock(mutex_);
         for (const auto& s : all_.slots)
-            out.emplace_back(nullptr, false, s->memory->usage().reserved.current);
+            out.emplace_back(nullptr, false, s->memory().usage().reserved.current);
     }
 
     [[nodiscard]] std::vector<pool_facts> pools() const {
@@ -355,7 +359,7 @@ class heap {
     [[nodiscard]] bool validate() {
         const std::lock_guard lock(mutex_);
         for (const auto& s : all_.slots)
-            if (!s->memory->validate()) return false;
+            if (!s->memory().validate()) return false;
         for (const auto& [id, p] : all_.pools)
             if (!p->validate()) return false;
         return picture_.adds_up(values_now());

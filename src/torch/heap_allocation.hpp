@@ -23,6 +23,7 @@
 #include "heap_segments.hpp"
 #include "heap_state.hpp"
 #include "outside_captures.hpp"
+#include "settled_block.hpp"
 
 #include <tenure/core/bits.hpp>
 #include <tenure/core/error.hpp>
@@ -81,7 +82,7 @@ class heap_allocation {
     block* from_arena(request& q) {
         arena_slot& slot = all_->slot_of(*q.who);
         block* const b = all_->blocks.create();
-        const allocate_result r = slot.memory->allocate(q.stream, q.bytes);
+        const allocate_result r = slot.memory().try_allocate(q.stream, q.bytes, block_alignment);
         if (!r) {
             all_->blocks.destroy(b);
             q.failure = r.error();
@@ -96,7 +97,7 @@ class heap_allocation {
         try {
             all_->blocks.enter(b);
         } catch (...) {
-            slot.memory->deallocate(q.stream, b->ptr, q.bytes);
+            slot.memory().deallocate(q.stream, b->ptr, q.bytes, block_alignment);
             all_->blocks.destroy(b);
             throw;
         }

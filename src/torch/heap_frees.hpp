@@ -14,6 +14,7 @@
 
 #include "block.hpp"
 #include "heap_state.hpp"
+#include "settled_block.hpp"
 
 #include <tenure/core/handles.hpp>
 #include <tenure/device/device.hpp>
@@ -61,7 +62,7 @@ class heap_frees {
         const stream_handle stream = b->stream;
         const std::size_t bytes = b->requested;
         all_->blocks.destroy(b);
-        slot->memory->deallocate(stream, p, bytes);
+        slot->memory().deallocate(stream, p, bytes, block_alignment);
         if (--slot->blocks == 0 && !slot->owner->open()) [[unlikely]]
             retire(slot);
     }

@@ -114,12 +114,12 @@ class heap_picture {
     [[nodiscard]] std::size_t largest_free() const {
         std::size_t best = 0;
         for (const auto& s : all_->slots) {
-            if (s->memory->joins_free_memory()) {
-                const usage_counters u = s->memory->usage();
+            if (s->arena->remaps()) {
+                const usage_counters u = s->memory().usage();
                 best = std::max(best, u.reserved.current - std::min(u.reserved.current, u.allocated.current));
                 continue;
             }
-            for (const segment_snapshot& seg : s->memory->snapshot().segments)
+            for (const segment_snapshot& seg : s->memory().snapshot().segments)
                 for (const block_snapshot& b : seg.blocks)
                     if (b.state == block_state::free) best = std::max(best, b.size);
         }
@@ -130,10 +130,10 @@ class heap_picture {
     void draw_arena(const arena_slot& s, const known_blocks& known, const holes& cut,
                     std::vector<segment_info>& out) const {
         const std::size_t first = out.size();
-        arena_painter(all_->index(), known, cut, out).draw(s.memory->snapshot());
+        arena_painter(all_->index(), known, cut, out).draw(s.memory().snapshot());
         std::size_t drawn = s.in_segments;
         for (std::size_t i = first; i < out.size(); ++i) drawn += out[i].total_size;
-        const std::size_t reserved = s.memory->usage().reserved.current;
+        const std::size_t reserved = s.memory().usage().reserved.current;
         if (drawn >= reserved) return;
         // A driver pool does not say where its free memory is: it is drawn behind the last block.
         segment_info unknown;

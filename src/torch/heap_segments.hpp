@@ -19,6 +19,7 @@
 #include "heap_frees.hpp"
 #include "heap_state.hpp"
 #include "outside_captures.hpp"
+#include "settled_block.hpp"
 
 #include <tenure/core/bits.hpp>
 #include <tenure/core/error.hpp>
@@ -126,7 +127,7 @@ class heap_segments {
             }
             arena_slot* const slot = s->slot;
             slot->in_segments -= s->bytes;
-            slot->memory->deallocate_settled(s->base, s->bytes);
+            slot->memory().deallocate_sync(s->base, s->bytes, block_alignment);
             if (--slot->blocks == 0 && !slot->owner->open()) frees_->retire(slot);
         }
     }
@@ -157,10 +158,10 @@ class heap_segments {
     bool buy_from_arena(request& q, pool_segment& s, std::size_t wanted) {
         const std::size_t needed = private_pool::is_small(q.rounded) ? wanted : round_up(q.rounded, 2_MiB);
         arena_slot& slot = all_->slot_of(*q.who);
-        allocate_result r = slot.memory->allocate_settled(wanted);
+        allocate_result r = allocate_settled(slot.memory(), wanted);
         s.bytes = wanted;
         if (!r && needed < wanted) {
-            r = slot.memory->allocate_settled(needed);
+            r = allocate_settled(slot.memory(), needed);
             s.bytes = needed;
         }
         if (!r) {

@@ -22,7 +22,6 @@
 #include "gate.hpp"
 #include "history.hpp"
 #include "pending_frees.hpp"
-#include "policies.hpp"
 #include "pool_routes.hpp"
 #include "private_pool.hpp"
 #include "statistics.hpp"
@@ -88,8 +87,12 @@ class heap_state final : private gate_listener {
             return *s;
         auto fresh = std::make_unique<arena_slot>();
         fresh->owner = who.shared_from_this();
-        fresh->memory =
-            make_arena_memory(who.policy(), settings.caching, through, who.name(), who.max(ordinal));
+        fresh->arena = policies::make_named_arena(who.policy(), nullptr, through,
+                                                  {.name = who.name(),
+                                                   .max = who.max(ordinal),
+                                                   .at_destruction = leftovers::release,
+                                                   .on_pressure = {}},
+                                                  settings.caching);
         slots.push_back(std::move(fresh));
         who.set_slot(ordinal, slots.back().get());
         return *slots.back();
@@ -123,7 +126,7 @@ class heap_state final : private gate_listener {
         if constexpr (requires { device->synchronize(); }) {
             if (device->synchronize() == status::ok) return true;
             try {
-                for (const auto& s : slots) s->memory->trim(0);
+                for (const auto& s : slots) s->memory().trim(0);
             } catch (...) { // host memory: what has gone back helps
             }
             return device->synchronize() == status::ok;
@@ -137,7 +140,7 @@ class heap_state final : private gate_listener {
     }
 
     void trim_arenas() {
-        for (const auto& s : slots) s->memory->trim(0);
+        for (const auto& s : slots) s->memory().trim(0);
     }
 
     // ---- accounts ----
@@ -163,7 +166,7 @@ class heap_state final : private gate_listener {
         std::size_t arenas = 0;
         std::size_t in_segments = 0;
         for (const auto& s : slots) {
-            arenas += s->memory->usage().reserved.current;
+            arenas += s->memory().usage().reserved.current;
             in_segments += s->in_segments;
         }
         counters.set_reserved({small_segments, arenas - std::min(arenas, in_segments) + large_segments});

@@ -1,13 +1,11 @@
-#include "policies_make.hpp"
+#include "policies.hpp"
+
+#include "../policies/with_policy.hpp"
 
 namespace tenure::torch {
 
-const char* policy_names() noexcept {
-    return policies::policy_names;
-}
-
 void check_policy(const policy_choice& choice) {
-    check_policy_options(choice);
+    policies::with_policy(choice, {}, []<template <class> class Policy>(const auto&) {});
 }
 
 } // namespace tenure::torch

@@ -15,10 +15,12 @@
 /// Invariant: nothing is kept. Torch caches segments; what it gives back is for everybody on the device.
 /// Thread-safety: thread-safe.
 
-#include "arena_memory.hpp"
 #include "gate.hpp"
 #include "options.hpp"
 #include "policies.hpp"
+#include "settled_block.hpp"
+
+#include "../policies/named_arena.hpp"
 
 #include <tenure/core/error.hpp>
 #include <tenure/core/units.hpp>
@@ -48,7 +50,7 @@ class segment_source {
         std::unique_ptr<device_type> device;
         meter unlimited;
         gate<device_type> through;
-        std::unique_ptr<arena_memory> memory;
+        std::unique_ptr<policies::named_arena> arena;
         std::size_t live = 0;
 
         /// Waiting for a device takes a byte of it, also when it is full.
@@ -70,7 +72,7 @@ class segment_source {
         const std::lock_guard lock(mutex_);
         if (closed_) return nullptr;
         place& at = place_on(device);
-        const allocate_result r = at.memory->allocate_settled(bytes);
+        const allocate_result r = allocate_settled(at.arena->memory(), bytes);
         if (!r) return nullptr;
         ++at.live;
         return *r;
@@ -80,12 +82,12 @@ class segment_source {
         const std::lock_guard lock(mutex_);
         place& at = place_on(device);
         if (at.device->synchronize() != status::ok) { // perhaps for want of a byte
-            at.memory->trim(0);
+            at.arena->memory().trim(0);
             if (at.device->synchronize() != status::ok) return; // the device is gone, and the memory with it
         }
-        at.memory->deallocate_settled(p, bytes);
+        at.arena->memory().deallocate_sync(p, bytes, block_alignment);
         --at.live;
-        at.memory->trim(0);
+        at.arena->memory().trim(0);
         at.keep_a_byte();
     }
 
@@ -109,7 +111,7 @@ class segment_source {
         const std::lock_guard lock(mutex_);
         std::size_t n = 0;
         for (const auto& [d, p] : places_)
-            if (device < 0 || device == d) n += p->memory->trim(keep);
+            if (device < 0 || device == d) n += p->arena->memory().trim(keep);
         return n;
     }
 
@@ -117,7 +119,7 @@ class segment_source {
         const std::lock_guard lock(mutex_);
         if (device < 0) max_ = bytes;
         for (const auto& [d, p] : places_)
-            if (device < 0 || device == d) p->memory->set_max(bytes, true);
+            if (device < 0 || device == d) (void)p->arena->node().enforce_max(bytes);
     }
 
     [[nodiscard]] std::size_t max() const {
@@ -125,11 +127,11 @@ class segment_source {
         return max_;
     }
 
-    /// Effects: f(device, arena_memory) for each device it has been used on.
+    /// Effects: f(device, named_arena) for each device it has been used on.
     template <class F>
     void for_each(F&& f) const {
         const std::lock_guard lock(mutex_);
-        for (const auto& [d, p] : places_) f(d, *p->memory);
+        for (const auto& [d, p] : places_) f(d, *p->arena);
     }
 
   private:
@@ -139,7 +141,10 @@ class segment_source {
     place& place_on(int device) {
         if (const auto it = places_.find(device); it != places_.end()) return *it->second;
         auto fresh = std::make_unique<place>(world_->open(device, share_), name_);
-        fresh->memory = make_arena_memory(policy_, whole_segments, fresh->through, name_, max_);
+        fresh->arena = policies::make_named_arena(
+            policy_, nullptr, fresh->through,
+            {.name = name_, .max = max_, .at_destruction = leftovers::release, .on_pressure = {}},
+            whole_segments);
         fresh->keep_a_byte();
         return *(places_[device] = std::move(fresh));
     }

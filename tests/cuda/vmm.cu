@@ -93,6 +93,15 @@ void what_is_not_whole_is_refused(gpu& d) {
     TENURE_CHECK(d.reserve_address(2_MiB, 3_MiB).error() == status::invalid_value);
     TENURE_CHECK(d.create_memory(0).error() == status::invalid_value);
     TENURE_CHECK(d.create_memory(3_MiB).error() == status::invalid_value);
+    const std::uint64_t wish = tenure::round_up(tenure::to_address(w) + 1_TiB, 1_GiB);
+    const auto wished = d.reserve_address(2_MiB, 0, wish);
+    TENURE_REQUIRE(wished.has_value());
+    TENURE_CHECK(tenure::to_address(*wished) == wish); // nobody else reserves terabytes here
+    const auto taken = d.reserve_address(2_MiB, 0, wish);
+    TENURE_REQUIRE(taken.has_value() && *taken != *wished);
+    const auto beyond = d.reserve_address(2_MiB, 0, std::uint64_t{1} << 62);
+    TENURE_REQUIRE(beyond.has_value());
+    for (void* const p : {*wished, *taken, *beyond}) TENURE_CHECK(d.free_address(p, 2_MiB) == status::ok);
     const auto far = d.reserve_address(2_MiB, 1_GiB);
     TENURE_REQUIRE(far.has_value());
     TENURE_CHECK(tenure::to_address(*far) % 1_GiB == 0);

@@ -113,7 +113,7 @@ TEST_CASE("an arena at its limit fails alone", "[torch][arenas]") {
     CHECK(tenure::torch::tenants::current() == nullptr);
     CHECK(failure_of(*w.a, 500_MiB).empty());
     w.a->raw_delete(p); // to where it came from, whatever is entered
-    CHECK(alice->slot(0)->memory->usage().requested.current == 0);
+    CHECK(alice->slot(0)->arena->usage().requested.current == 0);
     CHECK(w.a->validate());
 }
 
@@ -129,7 +129,7 @@ TEST_CASE("an arena follows what torch carries from thread to thread", "[torch][
         p = w.a->raw_alloc(1_MiB);
     }).join();
     REQUIRE(alice->slot(0) != nullptr);
-    CHECK(alice->slot(0)->memory->usage().requested.current == 1_MiB);
+    CHECK(alice->slot(0)->arena->usage().requested.current == 1_MiB);
     w.a->raw_delete(p);
 }
 

@@ -1,13 +1,15 @@
 // Every policy on the simulated device.
 
 #include "gate.hpp"
-#include "policies_make.hpp"
+
+#include "../../src/policies/make_named_arena.hpp"
 
 #include <tenure/device/sim_device.hpp>
 
-namespace tenure::torch {
+namespace tenure::policies {
 
-template std::unique_ptr<arena_memory> make_arena_memory(const policy_choice&, const caching_options&,
-                                                         gate<sim::device>&, const std::string&, std::size_t);
+template std::unique_ptr<named_arena> make_named_arena(const policy_choice&, meter*,
+                                                       torch::gate<sim::device>&, arena_options,
+                                                       const caching_options&);
 
-} // namespace tenure::torch
+} // namespace tenure::policies

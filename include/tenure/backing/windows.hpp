@@ -11,6 +11,9 @@
 /// and may be shown in any number of further slots, its *views*. Addresses cost nothing but a driver call of
 /// microseconds; so windows are never rearranged, only filled, emptied slot by slot, and dropped.
 ///
+/// Windows follow each other, each at the lowest place that fits, as far as the device grants it: who prefers low addresses
+/// then prefers old windows, on any device and in any process, and does not depend on where a driver happens to put ranges.
+///
 /// Invariants:
 ///   1. A slot shows a whole handle, readable and writable by the device, or nothing.
 ///   2. `bytes()` is the sum of the handles: what the device has given and not got back.
@@ -100,13 +103,18 @@ class windows {
             windows_.emplace_back();
             idle_windows_.push_back(static_cast<window_id>(windows_.size() - 1));
         }
-        const result<void*, status> base =
-            device_->reserve_address(bytes, alignment > device_->allocation_granularity() ? alignment : 0);
+        alignment = std::max(alignment, device_->allocation_granularity());
+        const std::uint64_t wish = place_for(bytes, alignment);
+        const result<void*, status> base = device_->reserve_address(bytes, alignment, wish);
         if (!base) return base.error();
         const window_id w = idle_windows_.back();
         idle_windows_.pop_back();
         windows_[w].base = to_address(*base);
         windows_[w].reserved = bytes;
+        if (wish == 0)
+            floor_ = windows_[w].base;
+        else if (windows_[w].base != wish) // somebody else is there
+            for (const window& x : windows_) floor_ = std::max(floor_, x.base + x.reserved);
         return w;
     }
 
@@ -261,6 +269,21 @@ class windows {
     }
 
   private:
+    /// Returns: the lowest address from `floor_` up at which no window of ours lies in the way; 0 before there was any.
+    /// Complexity: quadratic in the windows at worst, of which there are some dozens; a driver's call follows.
+    [[nodiscard]] std::uint64_t place_for(std::size_t bytes, std::size_t alignment) const noexcept {
+        std::uint64_t at = round_up(floor_, alignment);
+        for (bool moved = at != 0; moved;) {
+            moved = false;
+            for (const window& w : windows_) {
+                if (w.reserved == 0 || at >= w.base + w.reserved || w.base >= at + bytes) continue;
+                at = round_up(w.base + w.reserved, alignment);
+                moved = true;
+            }
+        }
+        return at;
+    }
+
     static void note(status& worst, status s) noexcept {
         if (s != status::ok) worst = s;
     }
@@ -302,6 +325,7 @@ class windows {
     std::vector<handle_id> idle_handles_;
     handle_id refused_ = none;
     std::size_t bytes_ = 0;
+    std::uint64_t floor_ = 0; ///< where windows are wished for, and above; 0 before there was any
 };
 
 } // namespace tenure

@@ -302,8 +302,9 @@ class device {
 
     [[nodiscard]] bool supports_vmm() const noexcept { return options_.vmm; }
 
-    result<void*, status> reserve_address(std::size_t n, std::size_t alignment) noexcept {
-        return enter(call::reserve_address, {}, [&] { return mapped_.reserve(n, alignment); });
+    result<void*, status> reserve_address(std::size_t n, std::size_t alignment,
+                                          std::uint64_t near = 0) noexcept {
+        return enter(call::reserve_address, {}, [&] { return mapped_.reserve(n, alignment, near); });
     }
 
     status free_address(void* p, std::size_t n) noexcept {

@@ -12,6 +12,7 @@
 #include <tenure/device/vmm_device.hpp>
 
 #include <cstddef>
+#include <cstdint>
 
 namespace tenure {
 
@@ -48,9 +49,9 @@ class standing_on {
     [[nodiscard]] bool supports_vmm() const noexcept requires vmm_device<Device> {
         return device_->supports_vmm();
     }
-    result<void*, status> reserve_address(std::size_t bytes,
-                                          std::size_t alignment) noexcept requires vmm_device<Device> {
-        return device_->reserve_address(bytes, alignment);
+    result<void*, status> reserve_address(std::size_t bytes, std::size_t alignment,
+                                          std::uint64_t near = 0) noexcept requires vmm_device<Device> {
+        return device_->reserve_address(bytes, alignment, near);
     }
     status free_address(void* p, std::size_t bytes) noexcept requires vmm_device<Device> {
         return device_->free_address(p, bytes);

@@ -10,7 +10,7 @@
 /// | expression | what it does on a GPU |
 /// |---|---|
 /// | `d.supports_vmm()` | no driver call: whether it has all this; where not, every call answers `not_supported` |
-/// | `d.reserve_address(n, a)` | `cuMemAddressReserve`: n bytes of addresses, aligned to a (rule 1) |
+/// | `d.reserve_address(n, a, near)` | `cuMemAddressReserve`: n bytes of addresses, aligned to a (rule 1), at `near` where that is free (rule 7) |
 /// | `d.free_address(p, n)` | `cuMemAddressFree`: one whole reservation in which nothing is mapped |
 /// | `d.create_memory(n)` | `cuMemCreate`: n bytes of physical memory behind one handle |
 /// | `d.release_memory(h)` | `cuMemRelease`: gives up h; the memory goes when the last mapping does |
@@ -30,6 +30,7 @@
 ///      unmapped dies, and the context with it: the caller proves first that all work on the range is over.
 ///   5. A failed call changes nothing.
 ///   6. Allowed at any time during a stream capture.
+///   7. `near` is a wish: where those addresses are taken, or it is 0, the device takes others. It is aligned as `a` says.
 ///
 /// Cost goes with the number of handles, not of bytes, and many threads are no faster than one: the driver
 /// has one lock. Everything is noexcept and thread-safe.
@@ -50,7 +51,7 @@ template <class D>
 concept vmm_device = device<D> && requires(D& d, const D& cd, void* p, std::size_t n, memory_handle h) {
     { cd.supports_vmm() }
     noexcept->std::same_as<bool>;
-    { d.reserve_address(n, n) }
+    { d.reserve_address(n, n, std::uint64_t{}) }
     noexcept->std::same_as<result<void*, status>>;
     { d.free_address(p, n) }
     noexcept->std::same_as<status>;

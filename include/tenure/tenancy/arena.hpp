@@ -194,13 +194,7 @@ class arena {
     /// Effects: the limit is `max` bytes from now on; charges granted earlier stay, nothing is killed. Idle memory of
     /// the arena, and of what stands under it, is given back as far as it is over the limit.
     /// Returns: bytes by which the arena is still over it.
-    std::size_t set_max(std::size_t max) {
-        const std::size_t over = node().set_max(max);
-        if (over == 0) return 0;
-        (void)node().give_up(over);
-        const std::size_t charged = limits().charged;
-        return charged > max ? charged - max : 0;
-    }
+    std::size_t set_max(std::size_t max) noexcept { return node().enforce_max(max); }
 
     /// Effects: the guarantee is `min` bytes from now on; where a level above is full with others' idle memory, that is
     /// taken. Returns: `ok` or `over_limit`, see `meter::set_min`.

@@ -61,13 +61,7 @@ class arena_group {
 
     /// Effects: the limit is `max` bytes from now on; charges granted earlier stay. Idle memory below the group is
     /// given back as far as it is over the limit. Returns: bytes by which it is still over.
-    std::size_t set_max(std::size_t max) {
-        const std::size_t over = meter_.set_max(max);
-        if (over == 0) return 0;
-        (void)meter_.give_up(over);
-        const std::size_t charged = meter_.read().charged;
-        return charged > max ? charged - max : 0;
-    }
+    std::size_t set_max(std::size_t max) noexcept { return meter_.enforce_max(max); }
 
     /// Effects: the guarantee is `min` bytes from now on; where a level above is full with others' idle memory, that is
     /// taken. Returns: `ok` or `over_limit`, see `meter::set_min`.

@@ -242,6 +242,10 @@ class meter {
     /// As `set_min`; where a level above has no room because of others' idle memory, that is taken.
     status admit_min(std::size_t min) noexcept;
 
+    /// As `set_max`; idle memory at and below this meter is given back as far as it is over the limit.
+    /// Returns: bytes by which it is still over.
+    std::size_t enforce_max(std::size_t max) noexcept;
+
     /// Returns: whether this meter, or one above it, has been charged above its `high` since it was last asked, by this
     /// meter. One relaxed load, for the hot path.
     [[nodiscard]] bool pressed() const noexcept { return pressed_.load(std::memory_order_relaxed); }

@@ -154,6 +154,14 @@ inline status meter::admit_min(std::size_t min) noexcept {
     return s;
 }
 
+inline std::size_t meter::enforce_max(std::size_t max) noexcept {
+    const std::size_t over = set_max(max);
+    if (over == 0) return 0;
+    (void)give_up(over);
+    const std::size_t charged = read().charged;
+    return charged > max ? charged - max : 0;
+}
+
 // ---- pressure ----
 
 inline void meter::relieve() noexcept {

@@ -63,7 +63,7 @@ class SharedLibrary:
     def __init__(self, path: Path) -> None:
         self.path = path
         loaded = ctypes.CDLL(str(path))
-        self.check(loaded)
+        self.fits(loaded)
         for name, (result, arguments) in self.functions.items():
             try:
                 function = getattr(loaded, self.prefix + name)
@@ -75,7 +75,7 @@ class SharedLibrary:
     def __getattr__(self, name: str) -> Any:  # for type checkers: all functions are set when it is made
         raise AttributeError(name)
 
-    def check(self, loaded: Any) -> None:
+    def fits(self, loaded: Any) -> None:
         """Raise ImportError if it does not fit this package."""
 
     def call(self, name: str, *arguments: Any) -> None:
@@ -106,7 +106,7 @@ class Library(SharedLibrary):
     prefix = "tenure_torch_"
     functions = _FUNCTIONS
 
-    def check(self, loaded: Any) -> None:
+    def fits(self, loaded: Any) -> None:
         abi = loaded.tenure_torch_abi()
         if abi != ABI:
             raise ImportError(

@@ -190,8 +190,9 @@ class basic_gpu_under_test {
     [[nodiscard]] bool supports_vmm() const noexcept requires vmm_device<Gpu> {
         return timed_.supports_vmm();
     }
-    result<void*, status> reserve_address(std::size_t n, std::size_t a) noexcept requires vmm_device<Gpu> {
-        return faulty_.reserve_address(n, a);
+    result<void*, status> reserve_address(std::size_t n, std::size_t a,
+                                          std::uint64_t near = 0) noexcept requires vmm_device<Gpu> {
+        return faulty_.reserve_address(n, a, near);
     }
     status free_address(void* p, std::size_t n) noexcept requires vmm_device<Gpu> {
         return faulty_.free_address(p, n);

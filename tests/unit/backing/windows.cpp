@@ -2,8 +2,10 @@
 #include "support/misuse_log.hpp"
 
 #include <tenure/backing/windows.hpp>
+#include <tenure/core/bits.hpp>
 #include <tenure/core/units.hpp>
 #include <tenure/device/sim_device.hpp>
+#include <tenure/device/standing_on.hpp>
 
 #include <cstddef>
 #include <optional>
@@ -150,4 +152,61 @@ TEST_CASE("windows wait for the device before they end", "[backing][windows]") {
     CHECK(device.now() >= std::chrono::milliseconds{5});
     CHECK(device.violations().empty());
     CHECK(log.take().empty());
+}
+
+namespace {
+
+/// A device that gives its addresses from the top down.
+class downwards : public standing_on<sim::device> {
+  public:
+    explicit downwards(sim::device& below) noexcept : standing_on(below) {}
+    result<void*, status> reserve_address(std::size_t n, std::size_t a, std::uint64_t near) noexcept {
+        const result<void*, status> wished = device_->reserve_address(n, a, near);
+        if (!wished || to_address(*wished) == near) return wished;
+        const status s = device_->free_address(*wished, n);
+        if (s != status::ok) return s;
+        top_ -= round_up(n, 1_TiB);
+        return device_->reserve_address(n, a, top_);
+    }
+    result<void*, status> allocate(std::size_t n) noexcept { return device_->allocate(n); }
+    status deallocate(void* p, std::size_t n) noexcept { return device_->deallocate(p, n); }
+    result<device_memory, status> memory() noexcept { return device_->memory(); }
+    void explain(allocation_failure& f) noexcept { device_->explain(f); }
+    result<memory_handle, status> create_memory(std::size_t n) noexcept { return device_->create_memory(n); }
+    status release_memory(memory_handle h) noexcept { return device_->release_memory(h); }
+    status map(void* p, memory_handle h) noexcept { return device_->map(p, h); }
+    status unmap(void* p, std::size_t n) noexcept { return device_->unmap(p, n); }
+    status set_access(void* p, std::size_t n) noexcept { return device_->set_access(p, n); }
+
+  private:
+    std::uint64_t top_ = 0x1000'0000'0000 + 64_TiB;
+};
+
+} // namespace
+
+TEST_CASE("windows follow each other, and the place of one that went is taken again", "[backing][windows]") {
+    sim::device below{{.cost = sim::costs::zero()}};
+    SECTION("wherever the device would have put them") {
+        downwards device(below);
+        windows<downwards> w(device);
+        const auto a = *w.open(32_MiB), b = *w.open(4_MiB), c = *w.open(8_MiB);
+        CHECK(w.at(b).base == w.at(a).base + 32_MiB);
+        CHECK(w.at(c).base == w.at(b).base + 4_MiB);
+        const auto place = w.at(b).base;
+        REQUIRE(w.drop(b) == status::ok);
+        const auto large = *w.open(6_MiB); // does not fit there
+        CHECK(w.at(large).base == w.at(c).base + 8_MiB);
+        CHECK(w.at(*w.open(4_MiB)).base == place);
+        CHECK(w.at(*w.open(2_MiB, 1_GiB)).base % 1_GiB == 0);
+    }
+    SECTION("above what somebody else has taken behind them") {
+        windows<sim::device> w(below);
+        const auto a = *w.open(32_MiB);
+        const auto theirs = below.reserve_address(2_MiB, 0, w.at(a).end() + 32_MiB);
+        REQUIRE(theirs);
+        const auto b = *w.open(32_MiB);
+        CHECK(w.at(b).base >= to_address(*theirs) + 2_MiB);
+        CHECK(w.at(*w.open(32_MiB)).base == w.at(b).base + 32_MiB);
+        CHECK(below.free_address(*theirs, 2_MiB) == status::ok);
+    }
 }

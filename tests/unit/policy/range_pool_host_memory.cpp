@@ -79,8 +79,8 @@ class steady_device {
         calm([&] { device_->explain(f); });
     }
     [[nodiscard]] bool supports_vmm() const noexcept { return device_->supports_vmm(); }
-    result<void*, status> reserve_address(std::size_t n, std::size_t a) noexcept {
-        return calm([&] { return device_->reserve_address(n, a); });
+    result<void*, status> reserve_address(std::size_t n, std::size_t a, std::uint64_t near) noexcept {
+        return calm([&] { return device_->reserve_address(n, a, near); });
     }
     status free_address(void* p, std::size_t n) noexcept {
         return calm([&] { return device_->free_address(p, n); });

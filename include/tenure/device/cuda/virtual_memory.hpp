@@ -59,13 +59,16 @@ class virtual_memory {
     /// below answers `not_supported`.
     [[nodiscard]] bool supports_vmm() const noexcept { return supported_; }
 
-    result<void*, status> reserve_address(std::size_t bytes, std::size_t alignment) noexcept {
+    result<void*, status> reserve_address(std::size_t bytes, std::size_t alignment,
+                                          std::uint64_t near = 0) noexcept {
         if (const status s = usable(); s != status::ok) return s;
         if (alignment == 0) alignment = granularity;
         if (!whole(bytes) || !is_power_of_two(alignment)) return status::invalid_value;
         CUdeviceptr address = 0;
         const std::size_t aligned = alignment < granularity ? granularity : alignment;
-        const status s = to_status(driver_->mem_address_reserve(&address, bytes, aligned, 0, 0));
+        status s = to_status(driver_->mem_address_reserve(&address, bytes, aligned, near, 0));
+        if (s != status::ok && near != 0) // beyond what there is, say
+            s = to_status(driver_->mem_address_reserve(&address, bytes, aligned, 0, 0));
         if (s != status::ok) return s;
         return to_pointer(address);
     }

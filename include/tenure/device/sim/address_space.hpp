@@ -33,12 +33,18 @@ class address_space {
             const auto [begin, end] = *it;
             const std::uint64_t base = round_up(begin, alignment);
             if (base < begin || base >= end || end - base < n) continue;
-            gaps_.erase(it);
-            if (begin < base) gaps_.emplace(begin, base);
-            if (base + n < end) gaps_.emplace(base + n, end);
-            return base;
+            return cut(it, base, n);
         }
         return std::nullopt;
+    }
+
+    /// Requires: n > 0. Returns: `base`, if the n bytes there were free; now they are taken. Complexity: logarithmic.
+    std::optional<std::uint64_t> take_at(std::uint64_t base, std::uint64_t n) {
+        auto it = gaps_.upper_bound(base);
+        if (it == gaps_.begin()) return std::nullopt;
+        --it;
+        if (base >= it->second || it->second - base < n) return std::nullopt;
+        return cut(it, base, n);
     }
 
     /// Requires: [base, base + n) was taken and has not been given back.
@@ -60,6 +66,17 @@ class address_space {
     }
 
   private:
+    using gap = std::map<std::uint64_t, std::uint64_t>::iterator;
+
+    /// Requires: the n bytes at `base` lie in the gap. Effects: they are taken. Returns: `base`.
+    std::uint64_t cut(gap it, std::uint64_t base, std::uint64_t n) {
+        const auto [begin, end] = *it;
+        gaps_.erase(it);
+        if (begin < base) gaps_.emplace(begin, base);
+        if (base + n < end) gaps_.emplace(base + n, end);
+        return base;
+    }
+
     std::map<std::uint64_t, std::uint64_t> gaps_; // begin to end
 };
 

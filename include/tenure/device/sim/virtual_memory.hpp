@@ -36,10 +36,12 @@ class virtual_memory {
     virtual_memory(memory_budget& budget, extent addresses, std::size_t granularity)
         : budget_(budget), space_(addresses.begin, addresses.end), granularity_(granularity) {}
 
-    result<void*, status> reserve(std::size_t n, std::size_t alignment) {
+    result<void*, status> reserve(std::size_t n, std::size_t alignment, std::uint64_t near) {
         if (alignment == 0) alignment = granularity_;
         if (!whole(n) || !is_power_of_two(alignment)) return status::invalid_value;
-        const auto base = space_.take(n, alignment < granularity_ ? granularity_ : alignment);
+        if (alignment < granularity_) alignment = granularity_;
+        auto base = is_aligned(near, alignment) ? space_.take_at(near, n) : std::nullopt;
+        if (!base) base = space_.take(n, alignment);
         if (!base) return status::out_of_memory;
         reservations_.emplace(*base, n);
         return to_pointer(*base);
