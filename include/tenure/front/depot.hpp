@@ -17,6 +17,11 @@
 ///   1. A bundle's blocks are of one size, were freed on one stream identity and used on no other; their words say
 ///      `gone`, so that a second free is found out.
 ///   2. `parked_granules` is the sum over all bundles, off by those that are being moved.
+///   3. A shard has its bundles in the order in which they came.
+///
+/// Room is lacking for one of two reasons, and who leaves goes by it: a shard is full, which only its own bundles can
+/// mend, and whoever frees much of one size takes nothing from others; or there is too much in all, which everybody
+/// mends in turn.
 ///
 /// Complexity: constant. Cost: 4 KiB, and 136 bytes for each bundle that a shard has ever held at once.
 /// Thread-safety: thread-safe. Nothing is called under a shard's lock.
@@ -85,12 +90,13 @@ class depot {
         return false;
     }
 
-    /// Effects: `out` is a bundle of whatever stream and size, of one shard after the other; so what a stream that is gone
-    /// has left here does not lie in the way for ever. Returns: whether there was one.
-    bool evict(bundle& out) noexcept {
-        const auto any = [](const bundle&) { return true; };
+    /// Effects: `out` is a bundle that leaves to make room for `b`, the oldest of its shard: of b's if that is full; if
+    /// not, of one shard after the other. So what a stream that is gone has left here does not lie in the way for ever.
+    /// Returns: whether there was one.
+    bool evict(const bundle& b, bundle& out) noexcept {
+        if (shard& own = shard_of(b.stream_id, b.granules); take_oldest(own, most_bundles, out)) return true;
         for (std::size_t i = 0; i < shards; ++i)
-            if (take_any(shards_[evict_at_.fetch_add(1, std::memory_order_relaxed) % shards], any, out))
+            if (take_oldest(shards_[evict_at_.fetch_add(1, std::memory_order_relaxed) % shards], 1, out))
                 return true;
         return false;
     }
@@ -134,15 +140,22 @@ class depot {
 
     void remove(shard& s, std::size_t i, bundle& out) noexcept {
         out = s.bundles[i];
-        s.bundles[i] = s.bundles.back();
-        s.bundles.pop_back();
+        s.bundles.erase(s.bundles.begin() + static_cast<std::ptrdiff_t>(i));
         parked_.fetch_sub(std::uint64_t{out.count} * out.granules, std::memory_order_relaxed);
+    }
+
+    /// Returns: false if there are fewer bundles than `least`, which is not 0.
+    bool take_oldest(shard& s, std::size_t least, bundle& out) noexcept {
+        const std::lock_guard lock(s.mutex);
+        if (s.bundles.size() < least) return false;
+        remove(s, 0, out);
+        return true;
     }
 
     template <class Select>
     bool take_any(shard& s, const Select& select, bundle& out) noexcept {
         const std::lock_guard lock(s.mutex);
-        for (std::size_t i = 0; i < s.bundles.size(); ++i) {
+        for (std::size_t i = s.bundles.size(); i-- > 0;) {
             if (!select(s.bundles[i])) continue;
             remove(s, i, out);
             return true;

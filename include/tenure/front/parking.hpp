@@ -295,7 +295,7 @@ class parking : protected hit_path<typename Pool::device_type> {
                         .blocks = {}};
         std::copy_n(blocks.begin(), n, b.blocks.begin());
         if (depot_.put(b)) return;
-        if (depot::bundle old; depot_.evict(old)) give_to_pool(old.view(), old.granules);
+        if (depot::bundle old; depot_.evict(b, old)) give_to_pool(old.view(), old.granules);
         if (!depot_.put(b)) give_to_pool(b.view(), b.granules);
     }
 

@@ -74,16 +74,57 @@ TEST_CASE("a depot holds what it may, and no more", "[front][depot]") {
     CHECK(n < 1000);
 }
 
-TEST_CASE("what nobody asks for is evicted in turn", "[front][depot]") {
+TEST_CASE("where there is too much in all, bundles are evicted in turn", "[front][depot]") {
     depot d(1'000'000);
     depot::bundle out;
-    CHECK_FALSE(d.evict(out));
+    const depot::bundle one_more = make(1, 51, 2, 1);
+    CHECK_FALSE(d.evict(one_more, out));
     for (std::uint32_t size = 1; size <= 50; ++size)
-        for (int i = 0; i < 2; ++i) REQUIRE(d.put(make(1, size, 2, 1000 * size)));
+        for (std::uint64_t i = 0; i < 2; ++i) REQUIRE(d.put(make(1, size, 2, 1000 * size + 10 * i)));
     std::multiset<std::uint32_t> sizes;
-    while (d.evict(out)) sizes.insert(out.granules);
+    while (d.evict(one_more, out)) {
+        // Of two of a size, the older goes first.
+        CHECK(to_address(out.blocks[0]) == 1000 * out.granules + 10 * sizes.count(out.granules));
+        sizes.insert(out.granules);
+    }
     CHECK(sizes.size() == 100);
     for (std::uint32_t size = 1; size <= 50; ++size) CHECK(sizes.count(size) == 2);
+    CHECK(d.parked_granules() == 0);
+}
+
+TEST_CASE("where one stream and size has too much, only its own bundles are evicted", "[front][depot]") {
+    constexpr std::uint32_t sizes = 200;
+    depot d(1'000'000);
+    for (std::uint32_t size = 2; size <= sizes; ++size) REQUIRE(d.put(make(2, size, 1, 1'000'000 + size)));
+    std::uint64_t came = 0; // each block of stream 1 has the number of its coming as its address
+    while (d.put(make(1, 1, 1, came + 1))) ++came;
+    REQUIRE(came > 4);
+    depot::bundle out;
+    std::uint64_t gone = 0;
+    for (int i = 0; i < 1000; ++i) {
+        REQUIRE(d.evict(make(1, 1, 1, came + 1), out));
+        if (out.stream_id == 1) CHECK(to_address(out.blocks[0]) == ++gone); // the oldest
+        REQUIRE(d.put(make(1, 1, 1, ++came)));
+    }
+    // Strangers that share the shard were as old, and went once; all others are there.
+    std::uint32_t left = 0;
+    for (std::uint32_t size = 2; size <= sizes; ++size) left += d.take(2, size, out) ? 1 : 0;
+    CHECK(left > (sizes - 1) * 7 / 8);
+    for (std::uint64_t i = 0; d.take(1, 1, out); ++i) CHECK(to_address(out.blocks[0]) == came - i);
+}
+
+TEST_CASE("bundles come back last first, whatever others take from between them", "[front][depot]") {
+    // Sizes enough that some share a shard with the one that is looked at.
+    constexpr std::uint32_t sizes = 100;
+    depot d(1'000'000);
+    for (std::uint64_t i = 1; i <= 3; ++i)
+        for (std::uint32_t size = 1; size <= sizes; ++size) REQUIRE(d.put(make(1, size, 1, i)));
+    depot::bundle out;
+    for (std::uint64_t i = 3; i >= 1; --i)
+        for (std::uint32_t size = 1; size <= sizes; ++size) {
+            REQUIRE(d.take(1, size, out));
+            CHECK(to_address(out.blocks[0]) == i);
+        }
     CHECK(d.parked_granules() == 0);
 }
 
@@ -159,4 +200,32 @@ TEST_CASE("who waits for passages learns of those that set out meanwhile", "[fro
     CHECK(t.any_since(before));
     CHECK(t.any_since(within)); // it was under way then
     CHECK_FALSE(t.any_since(t.now()));
+}
+
+TEST_CASE("who waits for passages sees them arrive", "[front][transits][threads]") {
+    // Each passage ends once somebody waits for it. Waiting is not for ever, so not all need be seen.
+    transits t;
+    constexpr int rounds = 100;
+    std::atomic<int> under_way{0}, waited_for{0}, looked_at{0};
+    std::thread other([&] {
+        for (int i = 1; i <= rounds; ++i) {
+            {
+                const transits::passage p(t);
+                under_way = i;
+                while (waited_for != i) std::this_thread::yield();
+            }
+            while (looked_at != i) std::this_thread::yield();
+        }
+    });
+    int arrived = 0;
+    for (int i = 1; i <= rounds; ++i) {
+        while (under_way != i) std::this_thread::yield();
+        const std::uint64_t moment = t.now();
+        waited_for = i;
+        t.wait();
+        if (t.now() != moment) ++arrived;
+        looked_at = i;
+    }
+    other.join();
+    CHECK(arrived > rounds / 2);
 }

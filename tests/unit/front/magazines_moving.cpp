@@ -103,12 +103,15 @@ class collector {
         front_->pool().at_release = [this] {
             holding_.open();
             may_go_on_.wait();
+            for (int i = 0; i < 20; ++i)
+                std::this_thread::yield(); // who only asks again has been refused again
         };
         thread_ = std::thread([this] { front_->trim(no_limit); });
         holding_.wait();
     }
+    void go_on() { may_go_on_.open(); }
     void arrive() {
-        may_go_on_.open();
+        go_on();
         thread_.join();
     }
 
@@ -189,6 +192,26 @@ TEST_CASE("what a visitor takes out of a rack while a request is being refused s
         may_end.open();
         keeper.join();
         CHECK(f.validate());
+    }
+}
+
+TEST_CASE("a request that is refused waits for those who have its memory in hand",
+          "[front][threads][moving]") {
+    // Not for ever, so this may fail, but seldom.
+    for (const way how : {way::allocate, way::allocate_sync}) {
+        CAPTURE(static_cast<int>(how));
+        constexpr int rounds = 20;
+        int served = 0;
+        for (int i = 0; i < rounds; ++i) {
+            sim::device d(small_device());
+            fronted f(d, one_segment());
+            std::thread([&] { give(f, take(f, 40)); }).join();
+            collector other(f);
+            other.set_out();
+            f.pool().at_refusal = [&] { other.go_on(); };
+            served += takes_all(f, how) ? 1 : 0;
+        }
+        CHECK(served > rounds / 2);
     }
 }
 

@@ -1,4 +1,4 @@
-/// `range_pool` when host memory fails: whichever request it is, nothing is handed out too early and nothing is lost.
+/// Pools when host memory fails: whichever request it is, nothing is handed out too early and nothing is lost.
 
 #include "support/catch.hpp"
 #include "support/failing_host_memory.hpp"
@@ -8,6 +8,7 @@
 #include <tenure/device/sim_device.hpp>
 #include <tenure/policy/best_fit_pool.hpp>
 #include <tenure/policy/buddy_pool.hpp>
+#include <tenure/policy/caching_pool.hpp>
 #include <tenure/policy/remap_pool.hpp>
 #include <tenure/policy/slab_pool.hpp>
 
@@ -289,4 +290,29 @@ TEST_CASE("a purchase of many handles loses none when host memory fails", "[poli
         if (!has_failed) break;
         REQUIRE(k < 1000);
     }
+}
+
+TEST_CASE("a stream that finds no host memory takes nothing from what is everybody's",
+          "[policy][caching_pool]") {
+    std::uint64_t k = 1;
+    for (bool failed = true; failed; ++k) {
+        CAPTURE(k);
+        sim::device device({.cost = sim::costs::zero()});
+        steady_device steady(device);
+        caching_pool<steady_device> pool(steady, {.cross_stream_reuse = true});
+        pool.deallocate_sync(pool.allocate_sync(20_MiB), 20_MiB); // so much that a stream would mark it
+        const stream_handle busy = device.create_stream(), other = device.create_stream();
+        device.hold(busy);
+        std::array<held_block, 1> got;
+        const std::uint64_t before = host_memory::requests;
+        host_memory::fail_at = before + k;
+        if (pool.try_allocate_held(busy, 10_MiB, default_alignment, got) != 0) pool.release(got[0].pointer);
+        host_memory::fail_at = 0;
+        failed = host_memory::requests - before >= k;
+        const bool served = pool.try_allocate_held(other, 10_MiB, default_alignment, got) != 0;
+        if (served) pool.release(got[0].pointer);
+        CHECK((served || !failed));
+        device.finish(busy);
+    }
+    CHECK(k > 2);
 }

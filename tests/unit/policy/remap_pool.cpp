@@ -10,6 +10,8 @@
 #include <tenure/device/sim_device.hpp>
 #include <tenure/policy/remap_pool.hpp>
 #include <tenure/tenancy/arena.hpp>
+#include <tenure/tenancy/meter.hpp>
+#include <tenure/tenancy/metered.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -448,6 +450,23 @@ TEST_CASE("a limit that once refused does not decide how large handles are", "[p
     CHECK_FALSE(a.try_allocate(default_stream, 60_GiB));
     CHECK(d.calls(sim::call::create_memory) == bought);
     a.deallocate(default_stream, half, 32_GiB);
+}
+
+TEST_CASE("a limit is asked for the room that it leaves, not for what it has refused", "[policy][remap]") {
+    // The thread's last refusal is of a time at which the meter was full, and nobody has forgotten it.
+    sim::device d({.capacity = 141_GiB, .cost = sim::costs::zero()});
+    meter account("a", 64_GiB);
+    metered<sim::device> paid(d, account);
+    remap_pool<metered<sim::device>> pool(paid);
+    void* const p = pool.allocate(default_stream, 64_GiB);
+    CHECK_FALSE(pool.try_allocate(default_stream, 1_GiB));
+    pool.deallocate(default_stream, p, 64_GiB);
+    pool.trim(0);
+    REQUIRE(account.last_refusal());
+    const auto before = d.calls(sim::call::create_memory);
+    void* const q = pool.allocate(default_stream, 16_GiB);
+    CHECK(d.calls(sim::call::create_memory) - before >= 16); // and none larger than a GiB
+    pool.deallocate(default_stream, q, 16_GiB);
 }
 
 TEST_CASE("options that mean nothing are refused", "[policy][remap]") {
