@@ -211,6 +211,7 @@ class arena {
 
     /// The pool behind the arena, for what only this policy can do.
     [[nodiscard]] policy_type& policy() noexcept { return *policy_; }
+    [[nodiscard]] const policy_type& policy() const noexcept { return *policy_; }
 
   private:
     template <template <class> class, device>
