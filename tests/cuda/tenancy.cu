@@ -343,7 +343,7 @@ class neighbour {
 template <template <class> class Policy>
 void check_neighbours(gpu& device, const char* policy, int pairs, const streams& s) {
     using arena = tenure::arena<Policy, gpu_hub>;
-    constexpr int rounds = 60;
+    constexpr int rounds = 600;
     constexpr std::size_t kinds = 3;
     const int allocations = std::max(pairs / 8, 200);
     gpu_hub hub(device);

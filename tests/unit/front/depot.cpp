@@ -28,7 +28,7 @@ depot::bundle make(std::uint64_t stream_id, std::uint32_t granules, std::uint32_
 
 TEST_CASE("a bundle is found under its stream and size, the last first", "[front][depot]") {
     depot d(1'000'000);
-    depot::bundle out;
+    depot::bundle out{};
     CHECK_FALSE(d.take(1, 8, out));
     REQUIRE(d.put(make(1, 8, 15, 100)));
     REQUIRE(d.put(make(1, 8, 3, 200)));
@@ -54,7 +54,7 @@ TEST_CASE("a depot holds what it may, and no more", "[front][depot]") {
     CHECK(d.put(make(1, 8, 10, 100)));
     CHECK_FALSE(d.put(make(1, 8, 3, 200)));
     CHECK(d.put(make(1, 10, 2, 200)));
-    depot::bundle out;
+    depot::bundle out{};
     CHECK(d.take(1, 8, out));
     CHECK(d.put(make(1, 8, 10, 100)));
     CHECK_FALSE(depot(0).put(make(1, 1, 1, 100)));
@@ -76,7 +76,7 @@ TEST_CASE("a depot holds what it may, and no more", "[front][depot]") {
 
 TEST_CASE("where there is too much in all, bundles are evicted in turn", "[front][depot]") {
     depot d(1'000'000);
-    depot::bundle out;
+    depot::bundle out{};
     const depot::bundle one_more = make(1, 51, 2, 1);
     CHECK_FALSE(d.evict(one_more, out));
     for (std::uint32_t size = 1; size <= 50; ++size)
@@ -99,7 +99,7 @@ TEST_CASE("where one stream and size has too much, only its own bundles are evic
     std::uint64_t came = 0; // each block of stream 1 has the number of its coming as its address
     while (d.put(make(1, 1, 1, came + 1))) ++came;
     REQUIRE(came > 4);
-    depot::bundle out;
+    depot::bundle out{};
     std::uint64_t gone = 0;
     for (int i = 0; i < 1000; ++i) {
         REQUIRE(d.evict(make(1, 1, 1, came + 1), out));
@@ -119,7 +119,7 @@ TEST_CASE("bundles come back last first, whatever others take from between them"
     depot d(1'000'000);
     for (std::uint64_t i = 1; i <= 3; ++i)
         for (std::uint32_t size = 1; size <= sizes; ++size) REQUIRE(d.put(make(1, size, 1, i)));
-    depot::bundle out;
+    depot::bundle out{};
     for (std::uint64_t i = 3; i >= 1; --i)
         for (std::uint32_t size = 1; size <= sizes; ++size) {
             REQUIRE(d.take(1, size, out));
@@ -160,7 +160,7 @@ TEST_CASE("threads lose no bundle and get none twice", "[front][depot][threads]"
                     ++put;
                     put_sum += at;
                 }
-                depot::bundle out;
+                depot::bundle out{};
                 if (i % 50 == 0 && t == 0)
                     d.empty([](const depot::bundle&) { return true; },
                             [&](const depot::bundle& b) {
