@@ -28,6 +28,7 @@
 #include <vector>
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/wait.h>
@@ -357,11 +358,15 @@ TEST_CASE("top keeps to the width and the height of its terminal", "[cli][top]")
     const int held = ::open(name.c_str(), O_RDWR | O_NOCTTY); // what is written stays until it is read
     const top_options options{.pid = mine.process().pid, .interval = 0.05, .folder = here.path.string()};
     CHECK(with_stdout(name, [&] {
-              std::thread([&] {
-                  std::this_thread::sleep_for(std::chrono::milliseconds{500});
-                  ::unlink(mine.file().c_str());
-              }).detach();
-              return top(options);
+              std::thread end(
+                  [&] { // once there is something to see; few screens, as nobody reads them meanwhile
+                      pollfd shown{terminal, POLLIN, 0};
+                      (void)::poll(&shown, 1, 60'000);
+                      ::unlink(mine.file().c_str());
+                  });
+              const int code = top(options);
+              end.join();
+              return code;
           }) == all_completed);
     std::string seen(4096, '\0');
     const ssize_t got = ::read(terminal, seen.data(), seen.size());

@@ -48,6 +48,7 @@ project(doors LANGUAGES C CXX CUDA)
 find_package(tenure REQUIRED)
 find_package(CUDAToolkit REQUIRED)
 set(CMAKE_CUDA_STANDARD 20)
+add_compile_definitions(LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE) # CUDA 13.0 comes with CCCL 3.0
 foreach(name quickstart two_tenants record_trace shared_gpu)
     add_executable(${name} ${name}.cpp)
     target_link_libraries(${name} PRIVATE tenure::tenure)
@@ -108,7 +109,7 @@ mkdir -p "$work/a/b/c"
 cp "$root"/tests/python/doors/gpu_doors.py "$root"/tests/python/doors/ipc_child.py "$work/a/b/c"
 cd "$work/a/b/c" || exit 1
 door python_info 60 "$python" -m tenure info
-door python_doors 300 "$python" gpu_doors.py
+door python_doors 120 "$python" -X faulthandler gpu_doors.py
 [ -z "${NUMBA_SITE:-}" ] || door numba 120 env PYTHONPATH="$NUMBA_SITE" "$python" gpu_doors.py numba
 cat >torch_program.py <<'PYTHON'
 import torch
