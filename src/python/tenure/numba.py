@@ -71,7 +71,7 @@ class TenureMemoryManager(GetIpcHandleMixin, HostOnlyCUDAMemoryManager):  # type
         # Not the address: after a reset of the context another block may lie there when the finalizer of this one comes.
         key = ("tenure", next(_numbers))
         self.allocations[key] = block
-        pointer = ctypes.c_void_p(block.pointer)
+        pointer = ctypes.c_uint64(block.pointer)
         return MemoryPointer(self.context, pointer, size, finalizer=_finalizer(self.allocations, key))
 
     def get_memory_info(self) -> Any:
