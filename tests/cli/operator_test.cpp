@@ -323,8 +323,10 @@ TEST_CASE("top keeps to the width and the height of its terminal", "[cli][top]")
     page.rows[1].path = "gpu/" + std::string(60, 'n');
     const auto widest = [](const std::string& text) {
         std::size_t most = 0;
-        for (std::size_t at = 0; at < text.size(); at = text.find('\n', at) + 1)
-            most = std::max(most, text.find('\n', at) - at);
+        for (std::size_t at = 0, end = 0; at < text.size(); at = end + 1) {
+            end = std::min(text.find('\n', at), text.size());
+            most = std::max(most, end - at);
+        }
         return most;
     };
     CHECK(contains(to_text(page, std::nullopt), std::string(60, 'n')));

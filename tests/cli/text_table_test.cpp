@@ -23,7 +23,7 @@ text_table some_table() {
 std::size_t widest(const std::string& text) {
     std::size_t most = 0;
     for (std::size_t at = 0; at < text.size();) {
-        const std::size_t end = text.find('\n', at);
+        const std::size_t end = std::min(text.find('\n', at), text.size());
         most = std::max(most, width_of(text.substr(at, end - at)));
         at = end + 1;
     }
