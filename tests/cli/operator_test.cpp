@@ -12,6 +12,7 @@
 #include "schema_check.hpp"
 #include "support/catch.hpp"
 #include "support/scratch_folder.hpp"
+#include "widest.hpp"
 
 #include <algorithm>
 #include <array>
@@ -36,6 +37,7 @@
 
 using namespace tenure;
 using tenure::test::scratch_folder;
+using tenure::test::widest;
 using namespace tenure::cli;
 namespace fs = std::filesystem;
 
@@ -321,14 +323,6 @@ TEST_CASE("top keeps to the width and the height of its terminal", "[cli][top]")
     page.process = {42, 1, "worker"};
     page.rows = two_rows();
     page.rows[1].path = "gpu/" + std::string(60, 'n');
-    const auto widest = [](const std::string& text) {
-        std::size_t most = 0;
-        for (std::size_t at = 0, end = 0; at < text.size(); at = end + 1) {
-            end = std::min(text.find('\n', at), text.size());
-            most = std::max(most, end - at);
-        }
-        return most;
-    };
     CHECK(contains(to_text(page, std::nullopt), std::string(60, 'n')));
     const std::string narrow = to_text(page, std::nullopt, 0, 60);
     INFO(narrow);

@@ -2,6 +2,7 @@
 #include "cli/text_table.hpp"
 
 #include "support/catch.hpp"
+#include "widest.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -9,6 +10,7 @@
 #include <vector>
 
 using namespace tenure::cli;
+using tenure::test::widest;
 
 namespace {
 
@@ -18,16 +20,6 @@ text_table some_table() {
     table.leave_a_gap();
     table.add({"a rather long name", "22", "2000", "3"});
     return table;
-}
-
-std::size_t widest(const std::string& text) {
-    std::size_t most = 0;
-    for (std::size_t at = 0; at < text.size();) {
-        const std::size_t end = std::min(text.find('\n', at), text.size());
-        most = std::max(most, width_of(text.substr(at, end - at)));
-        at = end + 1;
-    }
-    return most;
 }
 
 } // namespace

@@ -112,9 +112,7 @@ class windows {
         idle_windows_.pop_back();
         windows_[w].base = to_address(*base);
         windows_[w].reserved = bytes;
-        if (wish == 0)
-            floor_ = windows_[w].base;
-        else if (windows_[w].base > wish) // somebody is there: go on behind what was given instead
+        if (windows_[w].base > wish) // no wish, or somebody is there: go on behind what was given
             floor_ = windows_[w].base;
         else if (windows_[w].base < wish) // given below: not that place again
             floor_ = wish + bytes;
