@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <limits>
 #include <thread>
+#include <utility>
 #include <vector>
 
 using namespace std::chrono_literals;
@@ -282,6 +283,16 @@ TEST_CASE("sim costs: the model is within a quarter of what was measured", "[dev
             CHECK(by > -0.25);
             CHECK(by < 0.25);
         }
+    }
+    // A driver pool that takes memory while programs run: bytes that it takes, means of seven programs' medians.
+    const std::pair<std::size_t, double> growth[] = {{32, 44.0},   {64, 87.0},   {128, 139.0},
+                                                     {256, 343.0}, {512, 575.0}, {2048, 1400.0}};
+    for (const auto& [mib, us] : growth) {
+        CAPTURE(mib);
+        const double modelled =
+            static_cast<double>((c.grow_pool(mib * 1_MiB) + c.fixed[index(call::allocate_from)]).count());
+        CHECK(modelled > 0.75 * us * 1000);
+        CHECK(modelled < 1.25 * us * 1000);
     }
 }
 

@@ -74,9 +74,10 @@ struct costs {
         // cudaFree of an idle device, survey: 32-41 us up to 20 MiB; 1 GiB: 683 us.
         // Probe: 35-51 us up to 32 MiB, 61 / 155 / 117 / 234 at 64 / 128 / 256 / 512 MiB; 1 / 2 GiB: 441 / 912 us.
         c.deallocate = {{{{32_MiB, 44'000}, {128_MiB, 117'000}, {256_MiB, 130'000}, {1_GiB, 440'800}}}, 4};
-        set(call::memory, 7'300);      // survey: cudaMemGetInfo: 7.3 us
-        set(call::describe, 90);       // replay (probe: cuStreamIsCapturing: 25 ns, cuStreamGetId: 25 ns)
-        set(call::create_event, 650);  // replay (survey: 480 ns with cudaEventDestroy)
+        set(call::memory, 7'300); // survey: cudaMemGetInfo: 7.3 us
+        set(call::describe, 90);  // replay (probe: cuStreamIsCapturing: 25 ns, cuStreamGetId: 25 ns)
+        set(call::create_event,
+            510); // replay, mean of three: 650, 450, 420 (survey: 480 ns with cudaEventDestroy)
         set(call::destroy_event, 240); // survey: half of the two
         set(call::record, 261);        // probe: cuEventRecord: 261 ns (survey: cudaEventRecord: 445 ns)
         set(call::query, 2'000);       // replay (survey, probe: cudaEventQuery: 278-330 ns)
@@ -87,9 +88,10 @@ struct costs {
         set(call::allocate_from,
             1'250); // replay (survey: cudaMallocAsync + cudaFreeAsync, warm: 0.7-1.0 us a pair)
         set(call::deallocate_to, 1'300); // replay
-        // cudaMallocAsync growth, survey: 107-130 us up to 20 MiB; 1 GiB: 1.6 ms.
-        c.grow_pool = {{{{2_MiB, 107'000}, {20_MiB, 130'000}, {1_GiB, 1'600'000}}}, 3};
-        set(call::create_pool, 107'000); // not measured: as the smallest growth
+        // cudaMallocAsync growth, replay: 44 us for 32 MiB, the least that a pool takes, 87 / 139 / 343 / 575 at 64 / 128 / 256 /
+        // 512 MiB; 2 GiB: 1.4 ms (survey, of new pools: 107-130 us up to 20 MiB; 1 GiB: 1.6 ms).
+        c.grow_pool = {{{{32_MiB, 44'000}, {128_MiB, 140'000}, {512_MiB, 600'000}, {2_GiB, 1'400'000}}}, 4};
+        set(call::create_pool, 107'000); // not measured: as the smallest growth of a new pool
         set(call::memory_of, 92);        // not measured: as another attribute, cudaStreamGetCaptureInfo
         // cuMemAddressReserve, replay: 9-11 us up to 512 MiB, 7 us for 64 GiB (survey, 2 MiB to 16 TiB: 1-5 us; probe: 2.7 us).
         set(call::reserve_address, 8'500);
