@@ -23,6 +23,7 @@ from typing import Any, Callable
 
 from numba import cuda
 from numba.cuda import GetIpcHandleMixin, HostOnlyCUDAMemoryManager, MemoryInfo, MemoryPointer
+from numba.cuda.cudadrv import driver
 
 from . import _native
 from ._library import TenureError
@@ -32,6 +33,13 @@ __all__ = ["TenureMemoryManager", "install"]
 
 
 _numbers = itertools.count()
+
+
+def _address(address: int) -> Any:
+    """As Numba's driver module takes one: the CUdeviceptr of NVIDIA's bindings, which MemoryPointer makes of a c_void_p, or
+    where it calls the driver through ctypes (numba without numba-cuda) the integer that the calls are declared with."""
+    bindings = getattr(driver, "USE_NV_BINDING", True)
+    return ctypes.c_void_p(address) if bindings else ctypes.c_size_t(address)
 
 
 def _finalizer(allocations: Any, key: Any) -> Callable[[], None]:
@@ -71,8 +79,7 @@ class TenureMemoryManager(GetIpcHandleMixin, HostOnlyCUDAMemoryManager):  # type
         # Not the address: after a reset of the context another block may lie there when the finalizer of this one comes.
         key = ("tenure", next(_numbers))
         self.allocations[key] = block
-        pointer = ctypes.c_uint64(block.pointer)
-        return MemoryPointer(self.context, pointer, size, finalizer=_finalizer(self.allocations, key))
+        return MemoryPointer(self.context, _address(block.pointer), size, finalizer=_finalizer(self.allocations, key))
 
     def get_memory_info(self) -> Any:
         """What the arena that this code is in may still have, as far as the device has it."""

@@ -6,6 +6,7 @@
 TENURE_LIBRARY names libtenure.so.0. Exit: 0, 1 if a check failed, 77 if there is no GPU. What is not installed is `SKIP`.
 """
 
+import functools
 import gc
 import importlib
 import os
@@ -196,7 +197,8 @@ def the_per_thread_default_stream_is_the_allocating_threads(cupy):
     arena = tenure.arena("ptds", "64MiB", policy="best_fit")
     nap = cupy.RawKernel(NAP, "nap")
     per_thread = cupy.cuda.Stream.ptds
-    held = []
+    held, results, failures = [], [], []
+    launched, freed = threading.Event(), threading.Event()
 
     def allocate():
         block = arena.allocate(MIB, 2)
@@ -205,8 +207,12 @@ def the_per_thread_default_stream_is_the_allocating_threads(cupy):
         with per_thread:
             nap((1,), (256,), (x, cupy.uint64(MIB)))
         held.append(block)
+        launched.set()
+        assert freed.wait(60)
+        per_thread.synchronize()  # before the thread ends: see docs/doors/cupy.md
 
     def other():
+        assert launched.wait(60)
         where = held[0].pointer
         held.pop().free()
         block = arena.allocate(MIB, 2)
@@ -219,11 +225,20 @@ def the_per_thread_default_stream_is_the_allocating_threads(cupy):
         del y, memory
         block.free()
 
-    results = []
-    for work in (allocate, other):
-        thread = threading.Thread(target=work)
+    def run(work, done):
+        try:
+            work()
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            done.set()
+
+    threads = [threading.Thread(target=run, args=of) for of in ((allocate, launched), (other, freed))]
+    for thread in threads:
         thread.start()
+    for thread in threads:
         thread.join()
+    assert not failures, failures
     assert results and results[0][:2] == (1, 1), results
     gc.collect()
     arena.destroy()
@@ -351,6 +366,16 @@ print("ok")
 """
 
 
+@functools.cache
+def numba_does_not_fit():
+    """What of NumPy Numba misses when it first compiles, with or without tenure; None where it misses nothing."""
+    code = "from numba import cuda; cuda.jit('void(int32[:])')(lambda x: None)"
+    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CUDA_MEMORY_MANAGER"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, check=False)
+    last = (done.stderr.strip().splitlines() or [""])[-1]
+    return last if done.returncode != 0 and "module 'numpy' has no attribute" in last else None
+
+
 def run_numba(install, **environment):
     code = NUMBA.format(source=str(Path(tenure.__file__).resolve().parents[1]), here=str(Path(__file__).resolve().parent), install=install)
     done = subprocess.run(
@@ -420,6 +445,8 @@ def main(wanted):
             continue
         try:
             modules = [importlib.import_module(need) for need in needs]
+            if "numba.cuda" in needs and (missing := numba_does_not_fit()):
+                raise ImportError(missing)
         except Exception as error:  # also of a module that is there and does not fit what is beside it
             print(f"SKIP {name}: {type(error).__name__}: {error}", flush=True)
             continue
