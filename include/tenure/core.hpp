@@ -6,6 +6,7 @@
 #include <tenure/core/address_ranges.hpp>
 #include <tenure/core/asymmetric_fence.hpp>
 #include <tenure/core/bits.hpp>
+#include <tenure/core/cache_lines.hpp>
 #include <tenure/core/error.hpp>
 #include <tenure/core/handles.hpp>
 #include <tenure/core/index_tree.hpp>

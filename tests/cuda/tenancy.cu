@@ -202,13 +202,14 @@ double quantile(std::vector<double>& values, double q) {
     return *at;
 }
 
-/// Allocates and frees 64 KiB to 1 MiB in turns. Returns: nanoseconds of each allocation.
+/// Allocates and frees 1 to 16 times `unit` bytes in turns. Returns: nanoseconds of each allocation. A function of its own, with a
+/// stack frame of its own.
 template <class Arena>
-std::vector<double> quiet(Arena& a, cudaStream_t s, int pairs) {
+[[gnu::noinline]] std::vector<double> quiet(Arena& a, cudaStream_t s, std::size_t unit, int pairs) {
     std::vector<double> ns;
     ns.reserve(static_cast<std::size_t>(pairs));
     for (int i = 0; i < pairs; ++i) {
-        const std::size_t n = (static_cast<std::size_t>(i) % 16 + 1) * 64_KiB;
+        const std::size_t n = (static_cast<std::size_t>(i) % 16 + 1) * unit;
         const auto begin = clock_type::now();
         void* const p = a.allocate(s, n);
         ns.push_back(std::chrono::duration<double, std::nano>(clock_type::now() - begin).count());
@@ -252,9 +253,10 @@ struct two_cores {
     int others = -1;
 };
 
-/// One at its limit: fills it, is refused, gives a half back, and so on.
+/// One at its limit: fills it, is refused, gives a half back, and so on. What it writes has lines of the cache to itself: beside
+/// what the quiet one uses on its stack it would be felt, and be this program's fault.
 template <class Arena>
-class hammering {
+class alignas(tenure::own_lines) hammering {
   public:
     hammering(Arena& a, cudaStream_t s) : arena_(&a), stream_(s) {}
     /// Returns: whether it was refused.
@@ -278,11 +280,12 @@ class hammering {
     static constexpr std::size_t block = 32_MiB;
     Arena* arena_;
     cudaStream_t stream_;
-    std::vector<void*> held_;
+    tenure::own_lines_vector<void*> held_;
 };
 
-/// A thread that does one thing again and again while it is told to, and sleeps otherwise.
-class neighbour {
+/// A thread that does one thing again and again while it is told to, and sleeps otherwise. It looks at every turn whether it
+/// should, so this has lines of the cache to itself, too.
+class alignas(tenure::own_lines) neighbour {
   public:
     /// `work()`: one turn; returns whether it has got as far as it should be seen.
     template <class Work>
@@ -341,7 +344,8 @@ class neighbour {
 /// The second shares nothing with the quiet one but the machine and the driver. What it costs is not the tenants' sharing; where
 /// that is more than nothing, it is what the third is held against; where it is half as much again, nothing can be said.
 template <template <class> class Policy>
-void check_neighbours(gpu& device, const char* policy, int pairs, const streams& s) {
+void check_neighbours(gpu& device, std::string policy, std::size_t unit, int pairs, const streams& s) {
+    policy += "/" + std::to_string(unit / 1_KiB) + "_KiB";
     using arena = tenure::arena<Policy, gpu_hub>;
     constexpr int rounds = 600;
     constexpr std::size_t kinds = 3;
@@ -351,12 +355,11 @@ void check_neighbours(gpu& device, const char* policy, int pairs, const streams&
     gpu_hub other_hub(other_device);
     tenure::arena_group root({.name = "gpu", .max = 4_GiB});
     tenure::arena_group other_root({.name = "other", .max = 4_GiB});
-    // What they write lies apart, here too: a line of the cache that two of them use would be this program's fault.
-    alignas(128) arena calm(root, hub, {.name = "calm", .min = 256_MiB, .max = 1_GiB});
-    alignas(128) arena loud(root, hub, {.name = "loud", .max = 1_GiB});
-    alignas(128) arena apart(other_root, other_hub, {.name = "apart", .max = 1_GiB});
-    alignas(128) hammering at_limit(loud, s.b);
-    alignas(128) hammering elsewhere(apart, s.b);
+    arena calm(root, hub, {.name = "calm", .min = 256_MiB, .max = 1_GiB});
+    arena loud(root, hub, {.name = "loud", .max = 1_GiB});
+    arena apart(other_root, other_hub, {.name = "apart", .max = 1_GiB});
+    hammering at_limit(loud, s.b);
+    hammering elsewhere(apart, s.b);
     std::vector<double> all[kinds];
     std::vector<double> p99[kinds];
     std::size_t refusals = 0;
@@ -369,12 +372,12 @@ void check_neighbours(gpu& device, const char* policy, int pairs, const streams&
         neighbour at_limit_in_thread(cores.others, [&] { return at_limit(); });
         neighbour elsewhere_in_thread(cores.others, [&] { return elsewhere(); });
         neighbour* const beside[kinds] = {nullptr, &elsewhere_in_thread, &at_limit_in_thread};
-        (void)quiet(calm, s.a, 2000); // warm
+        (void)quiet(calm, s.a, unit, 2000); // warm
         for (int round = 0; round < rounds; ++round)
             for (std::size_t turn = 0; turn < kinds; ++turn) {
                 const std::size_t kind = (turn + static_cast<std::size_t>(round)) % kinds;
                 if (beside[kind] != nullptr) beside[kind]->begin();
-                std::vector<double> ns = quiet(calm, s.a, allocations);
+                std::vector<double> ns = quiet(calm, s.a, unit, allocations);
                 if (beside[kind] != nullptr) beside[kind]->end();
                 all[kind].insert(all[kind].end(), ns.begin(), ns.end());
                 p99[kind].push_back(quantile(ns, 0.99));
@@ -395,15 +398,14 @@ void check_neighbours(gpu& device, const char* policy, int pairs, const streams&
         std::printf(
             "     neighbours/%s: %s: p50 %.0f ns, p99 %.0f ns, p99.9 %.0f ns over all rounds; p99 of rounds "
             "against alone, median %.3f\n",
-            policy, names[k], quantile(all[k], 0.5), quantile(all[k], 0.99), quantile(all[k], 0.999),
+            policy.c_str(), names[k], quantile(all[k], 0.5), quantile(all[k], 0.99), quantile(all[k], 0.999),
             median_ratio(k));
     std::printf("     neighbours/%s: %d rounds of %d allocations each on core %d, %zu refusals of the other "
                 "on core %d\n",
-                policy, rounds, allocations, cores.mine, refusals, cores.others);
-    say((std::string("neighbours/") + policy + "/p99_within_a_tenth").c_str(),
+                policy.c_str(), rounds, allocations, cores.mine, refusals, cores.others);
+    say(("neighbours/" + policy + "/p99_within_a_tenth").c_str(),
         median_ratio(1) <= 1.5 && median_ratio(2) <= 1.1 * std::max(1.0, median_ratio(1)));
-    say((std::string("neighbours/") + policy + "/the_quiet_one_was_never_refused").c_str(),
-        calm.limits().refused == 0);
+    say(("neighbours/" + policy + "/the_quiet_one_was_never_refused").c_str(), calm.limits().refused == 0);
 }
 
 /// A guarantee holds against a neighbour that has filled everything else, and idle memory is lent.
@@ -568,9 +570,12 @@ int main(int argc, char** argv) {
             if (device->supports_vmm()) check_residue<tenure::remap_pool>(*device, "remap", handovers, s);
         }
         check_scrub_speed(*device);
-        check_neighbours<tenure::best_fit_pool>(*device, "best_fit", pairs, s);
-        check_neighbours<tenure::caching_pool>(*device, "caching", pairs, s);
-        if (device->supports_vmm()) check_neighbours<tenure::remap_pool>(*device, "remap", pairs, s);
+        for (const std::size_t unit : {64_KiB, 1_MiB}) {
+            check_neighbours<tenure::best_fit_pool>(*device, "best_fit", unit, pairs, s);
+            check_neighbours<tenure::caching_pool>(*device, "caching", unit, pairs, s);
+            if (device->supports_vmm())
+                check_neighbours<tenure::remap_pool>(*device, "remap", unit, pairs, s);
+        }
         TENURE_CHECK(cudaPeekAtLastError() == cudaSuccess);
     }
     std::printf("%.1f s\n", seconds_since(begin));

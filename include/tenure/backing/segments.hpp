@@ -20,12 +20,12 @@
 /// entries; `find` is O(log n). Thread-safety: thread-compatible.
 
 #include <tenure/core.hpp>
+#include <tenure/core/cache_lines.hpp>
 #include <tenure/device/device.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 namespace tenure {
 
@@ -199,7 +199,7 @@ class segments {
     }
 
     Device* device_;
-    std::vector<entry> entries_; ///< by address
+    own_lines_vector<entry> entries_; ///< by address
     std::size_t bytes_ = 0;
     std::size_t refused_ = 0; ///< number of entries that are
 };

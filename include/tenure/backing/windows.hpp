@@ -28,6 +28,7 @@
 /// to 128 MiB, on an H200). Thread-safety: thread-compatible.
 
 #include <tenure/core.hpp>
+#include <tenure/core/cache_lines.hpp>
 #include <tenure/device/vmm_device.hpp>
 
 #include <algorithm>
@@ -321,10 +322,10 @@ class windows {
     }
 
     Device* device_;
-    std::vector<window> windows_;
-    std::vector<window_id> idle_windows_;
-    std::vector<handle> handles_;
-    std::vector<handle_id> idle_handles_;
+    own_lines_vector<window> windows_;
+    own_lines_vector<window_id> idle_windows_;
+    own_lines_vector<handle> handles_;
+    own_lines_vector<handle_id> idle_handles_;
     handle_id refused_ = none;
     std::size_t bytes_ = 0;
     std::uint64_t floor_ = 0; ///< from here up windows are wished for; 0 where there is none yet

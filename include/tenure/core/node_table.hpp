@@ -14,6 +14,8 @@
 /// Cost: O(1); growth doubles and copies. References are valid until the next `reserve` or `create`, indices
 /// until `destroy`. Thread-safety: thread-compatible.
 
+#include <tenure/core/cache_lines.hpp>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -21,7 +23,6 @@
 #include <limits>
 #include <new>
 #include <type_traits>
-#include <vector>
 
 namespace tenure {
 
@@ -96,7 +97,7 @@ class node_table {
         nodes_.reserve(std::max({nodes_.size() + n, 2 * nodes_.capacity(), std::size_t{64}}));
     }
 
-    std::vector<Node> nodes_;
+    own_lines_vector<Node> nodes_;
     node_index chain_ = no_node;
     std::size_t spare_ = 0; ///< nodes in the chain
 };

@@ -17,6 +17,7 @@
 /// the inserts that led to it; `reserve` moves it out of the way. Thread-safety: thread-compatible.
 
 #include <tenure/core/bits.hpp>
+#include <tenure/core/cache_lines.hpp>
 #include <tenure/core/prefetch.hpp>
 
 #include <algorithm>
@@ -24,7 +25,6 @@
 #include <cstdint>
 #include <optional>
 #include <utility>
-#include <vector>
 
 namespace tenure {
 
@@ -148,7 +148,7 @@ class pointer_map {
     }
 
     void rehash(std::size_t slots) {
-        std::vector<slot> larger(slots);
+        own_lines_vector<slot> larger(slots);
         larger.swap(slots_);
         shift_ = 64 - log2_floor(slots);
         for (const slot& s : larger) {
@@ -159,7 +159,7 @@ class pointer_map {
         }
     }
 
-    std::vector<slot> slots_; ///< their number is 0 or a power of two
+    own_lines_vector<slot> slots_; ///< their number is 0 or a power of two
     std::size_t size_ = 0;
     unsigned shift_ = 0;
 };

@@ -36,7 +36,7 @@
 /// | `query` R | `cudaEventQuery` | 278-330 ns; 2 us while kernels run |
 /// | `wait` D, C on the legacy default stream | `cudaStreamWaitEvent` | 440 ns |
 /// | `synchronize(stream)` R C D | `cudaStreamSynchronize` | 1.7-2.0 us when idle |
-/// | `allocate_from` R C D, growing | `cudaMallocFromPoolAsync` | 107-130 us up to 20 MiB, 1.6 ms for 1 GiB |
+/// | `allocate_from` R C D, growing | `cudaMallocFromPoolAsync` | 107-130 us up to 20 MiB, 1.6 ms for 1 GiB; 44 us for 32 MiB while programs run |
 /// | `allocate_from` R C D + `deallocate_to` R C D, warm | the same, `cudaFreeAsync` | 0.7-1.0 us; 2.5 us while kernels run |
 /// | `fill_zero` R C D | `cudaMemsetAsync` | the fill itself runs on the stream: 5 us for 1 MiB, 4.5 TB/s from 1 GiB |
 /// | virtual memory | `cuMem...` | see `cuda/virtual_memory.hpp` |
@@ -45,6 +45,7 @@
 ///
 /// Thread-safety: thread-safe.
 
+#include <tenure/core/cache_lines.hpp>
 #include <tenure/core/error.hpp>
 #include <tenure/core/handles.hpp>
 #include <tenure/core/result.hpp>
@@ -81,7 +82,7 @@ struct plain_memory {
 
 inline namespace TENURE_CUDA_DEFAULT_STREAM {
 
-class device : public pooled<basic_device<plain_memory>>, public virtual_memory {
+class alignas(own_lines) device : public pooled<basic_device<plain_memory>>, public virtual_memory {
   public:
     /// Effects: initialises the device's primary context if nobody has yet (some 140 ms and 530 MiB).
     /// Throws: `driver_error`; with `status::no_device` if there is no driver, no GPU, or not this ordinal, or this is

@@ -26,6 +26,7 @@
 /// Complexity: constant. Cost: 4 KiB, and 136 bytes for each bundle that a shard has ever held at once.
 /// Thread-safety: thread-safe. Nothing is called under a shard's lock.
 
+#include <tenure/core/cache_lines.hpp>
 #include <tenure/core/ordered_mutex.hpp>
 #include <tenure/front/magazine.hpp>
 
@@ -128,7 +129,7 @@ class depot {
     static constexpr std::size_t shards = 32;
     static constexpr std::size_t most_bundles = 32; ///< in a shard
 
-    struct alignas(128) shard {
+    struct alignas(own_lines) shard {
         ordered_mutex<lock_level::depot> mutex; ///< guards `bundles`
         std::vector<bundle> bundles;
     };
@@ -165,7 +166,7 @@ class depot {
 
     const std::uint64_t share_;
     std::atomic<std::uint32_t> racks_{0};
-    alignas(128) std::atomic<std::uint64_t> parked_{0};
+    alignas(own_lines) std::atomic<std::uint64_t> parked_{0};
     std::atomic<std::uint32_t> evict_at_{0};
     std::array<shard, shards> shards_;
 };

@@ -16,6 +16,7 @@
 /// Thread-safety: thread-safe.
 
 #include <tenure/core/bits.hpp>
+#include <tenure/core/cache_lines.hpp>
 #include <tenure/core/inlining.hpp>
 #include <tenure/core/result.hpp>
 #include <tenure/device/device.hpp>
@@ -157,7 +158,7 @@ class hit_path {
     const std::size_t most_;
 
     /// An entry that came up in a magazine though its block is not parked there: to be reported.
-    alignas(128) std::atomic<void*> stale_{nullptr};
+    alignas(own_lines) std::atomic<void*> stale_{nullptr};
 };
 
 } // namespace tenure

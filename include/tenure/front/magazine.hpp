@@ -16,6 +16,7 @@
 /// Complexity: O(1). Thread-safety: thread-compatible.
 
 #include <tenure/core/bits.hpp>
+#include <tenure/core/cache_lines.hpp>
 #include <tenure/core/inlining.hpp>
 #include <tenure/layout/layout.hpp>
 
@@ -29,7 +30,7 @@
 
 namespace tenure {
 
-struct alignas(64) magazine {
+struct alignas(own_lines) magazine {
     static constexpr std::uint32_t most_blocks = 30;
     static constexpr std::uint32_t half = most_blocks / 2;
 

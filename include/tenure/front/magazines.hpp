@@ -19,10 +19,12 @@
 /// So parked memory makes the pool buy by a 4096th at most, and never makes a request fail.
 ///
 /// Ordering: a magazine belongs to one stream *identity*. A block enters it when it is freed on the stream that it was
-/// last allocated on and was used on no other, by whichever thread; the stream itself keeps the order then. All else goes to the pool: frees on
-/// another stream, blocks with recorded uses, everything on a capturing stream. A parked block goes back to the pool as
+/// last allocated on and was used on no other, by whichever thread; the stream itself keeps the order then. All else goes to
+/// the pool: frees on another stream, blocks with recorded uses, everything on a capturing stream. A parked block goes back to the pool as
 /// freed on its own stream, for which no driver call is needed, so that stream may be gone. After parked blocks were
-/// taken back, the next call on each stream goes to the pool, so that it can mark what it has for other streams.
+/// taken back, the next call on each stream goes to the pool, so that it can mark what it has for other streams. Before that call
+/// another stream's request may be refused at a limit with `stream_pending` although the work has passed: no event is recorded
+/// on a stream that no call names (see `stream_order`).
 ///
 /// With `stream_check::every_call` the device is asked on each call on a handle that is not permanent: which stream is
 /// this (a destroyed stream's handle is handed out again while its work still runs), and is it being captured (a

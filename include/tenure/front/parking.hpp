@@ -12,6 +12,7 @@
 /// thread) > `rack_list` > `depot` and the pool's own.
 /// Thread-safety: thread-safe, except construction and destruction.
 
+#include <tenure/core/cache_lines.hpp>
 #include <tenure/core/error.hpp>
 #include <tenure/front/depot.hpp>
 #include <tenure/front/front_accounts.hpp>
@@ -356,7 +357,7 @@ class parking : protected hit_path<typename Pool::device_type> {
     std::optional<Pool> pool_; ///< always engaged between construction and destruction
 
     // Written to by misses of all threads: not on the line of what hits read.
-    alignas(128) mutable rack_list racks_;
+    alignas(own_lines) mutable rack_list racks_;
     depot depot_;
     front_accounts accounts_;
     transits transits_;

@@ -17,6 +17,7 @@
 /// Thread-safety: members are the owner's and, while the section is stopped, the visitor's, except counters, which
 /// everybody may read.
 
+#include <tenure/core/cache_lines.hpp>
 #include <tenure/core/handles.hpp>
 #include <tenure/core/inlining.hpp>
 #include <tenure/front/block_word.hpp>
@@ -51,8 +52,8 @@ struct front_traffic {
     owned_counter blocks_in;
 };
 
-/// Two cache lines apart from its neighbours, since processors fetch lines in pairs.
-struct alignas(128) rack {
+/// On cache lines of its own: its thread writes it at every hit.
+struct alignas(own_lines) rack {
     /// Throws: `std::bad_alloc`.
     rack(std::uint64_t rack_number, std::uint64_t thread_number, stream_handle stream_of_rack,
          std::uint64_t identity, bool asks, std::size_t limit)

@@ -35,6 +35,7 @@
 /// Thread-safety: thread-compatible.
 
 #include <tenure/core/bits.hpp>
+#include <tenure/core/cache_lines.hpp>
 #include <tenure/core/node_table.hpp>
 #include <tenure/core/prefetch.hpp>
 #include <tenure/layout/domain_table.hpp>
@@ -49,7 +50,6 @@
 #include <memory>
 #include <span>
 #include <utility>
-#include <vector>
 
 namespace tenure::layout {
 
@@ -546,9 +546,9 @@ class bitmap {
     node_table<node> nodes_;
     range_table ranges_;
     domain_table<record> domains_;
-    std::vector<std::unique_ptr<class_index>> indices_;
-    std::vector<class_index*> idle_; ///< those that no domain has; all empty
-    std::uint64_t used_ = 0;         ///< granules
+    own_lines_vector<std::unique_ptr<class_index>> indices_;
+    own_lines_vector<class_index*> idle_; ///< those that no domain has; all empty
+    std::uint64_t used_ = 0;              ///< granules
 };
 
 static_assert(layout<bitmap>);

@@ -32,6 +32,7 @@
 /// Thread-safety: thread-compatible (externally synchronised).
 
 #include <tenure/core/bits.hpp>
+#include <tenure/core/cache_lines.hpp>
 #include <tenure/core/node_table.hpp>
 #include <tenure/core/units.hpp>
 #include <tenure/layout/domain_table.hpp>
@@ -45,7 +46,6 @@
 #include <cstdint>
 #include <limits>
 #include <span>
-#include <vector>
 
 namespace tenure::layout {
 
@@ -411,7 +411,7 @@ class buddy {
 
     node_table<node> nodes_;
     range_table ranges_;
-    std::vector<std::size_t> used_in_range_; ///< bytes, by index of the range
+    own_lines_vector<std::size_t> used_in_range_; ///< bytes, by index of the range
     domain_table<free_lists> domains_;
     std::size_t used_ = 0;
     address bases_ =

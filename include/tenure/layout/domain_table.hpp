@@ -9,11 +9,11 @@
 ///
 /// Cost: O(1). Thread-safety: thread-compatible.
 
+#include <tenure/core/cache_lines.hpp>
 #include <tenure/layout/layout.hpp>
 
 #include <cstddef>
 #include <limits>
-#include <vector>
 
 namespace tenure::layout {
 
@@ -39,7 +39,7 @@ class domain_table {
     [[nodiscard]] std::size_t size() const noexcept { return records_.size(); }
 
   private:
-    std::vector<Record> records_;
+    own_lines_vector<Record> records_;
 };
 
 } // namespace tenure::layout

@@ -18,6 +18,7 @@
 /// Cost: all O(1). A `class_index` takes 9.4 KB. Thread-safety: thread-compatible.
 
 #include <tenure/core/bits.hpp>
+#include <tenure/core/cache_lines.hpp>
 #include <tenure/core/node_table.hpp>
 #include <tenure/layout/layout.hpp>
 
@@ -61,7 +62,7 @@ struct size_classes {
 };
 
 /// One domain's lists of free blocks, by class. Knows the lists' heads only; the links are in the blocks.
-class class_index {
+class alignas(own_lines) class_index {
   public:
     struct bin {
         node_index head = no_node;

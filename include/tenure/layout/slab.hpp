@@ -39,6 +39,7 @@
 /// Thread-safety: thread-compatible (externally synchronised).
 
 #include <tenure/core/bits.hpp>
+#include <tenure/core/cache_lines.hpp>
 #include <tenure/core/index_tree.hpp>
 #include <tenure/core/node_table.hpp>
 #include <tenure/layout/domain_table.hpp>
@@ -528,7 +529,7 @@ class slab {
 
     node_table<node> nodes_;
     range_table ranges_;
-    std::vector<slab_range> slabs_; ///< by index of the range
+    own_lines_vector<slab_range> slabs_; ///< by index of the range
     domain_table<record> domains_;
     std::size_t used_ = 0;
     address bases_ =

@@ -6,9 +6,8 @@
 /// Invariant: every event that came from `acquire` goes back by `release`, and none outlives the cache.
 /// Complexity: O(1) besides the driver call. Thread-safety: thread-compatible.
 
+#include <tenure/core/cache_lines.hpp>
 #include <tenure/device/device.hpp>
-
-#include <vector>
 
 namespace tenure {
 
@@ -54,7 +53,7 @@ class event_cache {
 
   private:
     Device* device_;
-    std::vector<event_handle> idle_;
+    own_lines_vector<event_handle> idle_;
 };
 
 } // namespace tenure

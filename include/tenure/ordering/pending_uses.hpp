@@ -24,6 +24,7 @@
 /// Complexity: O(streams of the block) at the free, one event record each (0.45 us); O(streams + completed) a poll.
 /// Thread-safety: thread-compatible.
 
+#include <tenure/core/cache_lines.hpp>
 #include <tenure/core/node_table.hpp>
 #include <tenure/device/device.hpp>
 #include <tenure/layout/layout.hpp>
@@ -31,8 +32,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <unordered_map>
-#include <vector>
 
 namespace tenure {
 
@@ -250,10 +249,10 @@ class pending_uses {
     Device* device_;
     event_cache<Device>* events_;
     node_table<node> nodes_;
-    std::vector<queue> queues_;
-    std::vector<node_index> idle_queues_;
-    std::unordered_map<std::uint64_t, node_index> by_id_;
-    std::vector<block_waits> blocks_; ///< by block id
+    own_lines_vector<queue> queues_;
+    own_lines_vector<node_index> idle_queues_;
+    std::unordered_map<std::uint64_t, node_index> by_id_; ///< no lines of their own: entries come and go
+    own_lines_vector<block_waits> blocks_;                ///< by block id
     std::size_t pending_ = 0;
 };
 

@@ -21,11 +21,11 @@
 /// recycled, so there are no more than streams that lived at once. Missing host memory only makes it forget.
 /// Thread-safety: thread-compatible.
 
+#include <tenure/core/cache_lines.hpp>
 #include <tenure/core/handles.hpp>
 #include <tenure/device/device.hpp>
 
 #include <cstdint>
-#include <unordered_map>
 
 namespace tenure {
 
@@ -59,7 +59,7 @@ class stream_names {
         std::uint64_t id = 0;      ///< when last named outside a capture; 0: never
         std::uint64_t made_up = 0; ///< in captures, while `id` is 0
     };
-    std::unordered_map<stream_handle, name> by_handle_;
+    own_lines_map<stream_handle, name> by_handle_;
     stream_handle last_ = nullptr; ///< the last that was named outside a capture
     std::uint64_t last_id_ = 0;
 };

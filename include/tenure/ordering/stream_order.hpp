@@ -39,6 +39,7 @@
 /// blocks that change hands. Thread-safety: thread-compatible.
 
 #include <tenure/core/bits.hpp>
+#include <tenure/core/cache_lines.hpp>
 #include <tenure/device/device.hpp>
 #include <tenure/layout/layout.hpp>
 #include <tenure/ordering/event_cache.hpp>
@@ -49,9 +50,7 @@
 #include <cstdint>
 #include <limits>
 #include <span>
-#include <unordered_map>
 #include <utility>
-#include <vector>
 
 namespace tenure {
 
@@ -403,10 +402,10 @@ class stream_order {
     Device* device_;
     event_cache<Device>* events_;
     std::size_t mark_bytes_;
-    std::vector<lane> lanes_;
-    std::vector<lane_id> idle_lanes_;
-    std::vector<domain> free_domains_;
-    std::unordered_map<std::uint64_t, lane_id> by_id_;
+    own_lines_vector<lane> lanes_;
+    own_lines_vector<lane_id> idle_lanes_;
+    own_lines_vector<domain> free_domains_;
+    own_lines_map<std::uint64_t, lane_id> by_id_;
     lane_id last_ = no_lane;
     domain next_domain_ = 2;
     std::size_t sweep_at_ = 64;

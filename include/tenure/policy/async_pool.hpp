@@ -36,6 +36,7 @@
 /// Thread-safety: thread-safe; one mutex, not held while the host waits.
 
 #include <tenure/core.hpp>
+#include <tenure/core/cache_lines.hpp>
 #include <tenure/device/device.hpp>
 #include <tenure/ordering/event_cache.hpp>
 #include <tenure/policy/async_options.hpp>
@@ -599,8 +600,8 @@ class async_pool {
     mutable std::mutex mutex_;
     event_cache<Device> events_;
     block_map live_;                 ///< by the address handed out
-    std::vector<node> waiting_;      ///< freed, not yet taken by the driver; oldest first
-    std::vector<node> spare_;        ///< for blocks to come
+    own_lines_vector<node> waiting_; ///< freed, not yet taken by the driver; oldest first
+    own_lines_vector<node> spare_;   ///< for blocks to come
     std::size_t nodes_ = 0;          ///< of blocks of all three kinds
     std::uint64_t awaited_ = 0;      ///< streams that waiting blocks are not marked on yet, see `bit`
     std::size_t marked_waiting_ = 0; ///< waiting blocks that are marked on all their streams

@@ -15,13 +15,13 @@
 /// Complexity: O(1), except `release` and `only`, which are linear in the blocks and in the second holds.
 /// Cost: 12 bytes a block. Thread-safety: thread-compatible.
 
+#include <tenure/core/cache_lines.hpp>
 #include <tenure/layout/layout.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <vector>
 
 namespace tenure {
 
@@ -62,7 +62,7 @@ class capture_holds {
     void park(block_id block) noexcept { parked_.push_back(block); }
 
     /// Returns: the blocks that wait, in no particular order.
-    [[nodiscard]] const std::vector<block_id>& parked() const noexcept { return parked_; }
+    [[nodiscard]] const own_lines_vector<block_id>& parked() const noexcept { return parked_; }
 
     /// Effects: the block at this place of `parked()` is in use again; its holds stay.
     void unpark(std::size_t place) noexcept {
@@ -107,9 +107,9 @@ class capture_holds {
         return capture;
     }
 
-    std::vector<std::uint64_t> first_; ///< by block id: the capture that held it first; 0: none
-    std::vector<later> later_;         ///< the captures after that
-    std::vector<block_id> parked_;     ///< has room for every block
+    own_lines_vector<std::uint64_t> first_; ///< by block id: the capture that held it first; 0: none
+    own_lines_vector<later> later_;         ///< the captures after that
+    own_lines_vector<block_id> parked_;     ///< has room for every block
 };
 
 } // namespace tenure

@@ -35,6 +35,7 @@
 
 #include <tenure/backing.hpp>
 #include <tenure/core.hpp>
+#include <tenure/core/cache_lines.hpp>
 #include <tenure/core/ordered_mutex.hpp>
 #include <tenure/core/pointer_map.hpp>
 #include <tenure/layout/layout.hpp>
@@ -54,7 +55,6 @@
 #include <optional>
 #include <span>
 #include <utility>
-#include <vector>
 
 namespace tenure {
 
@@ -493,7 +493,7 @@ class range_pool : public holding<range_pool<Device, Stock>> {
 
     /// Returns: a block that this stream freed earlier in the same capture, the smallest that fits, or null.
     void* reuse_in_capture(request& q) {
-        const std::vector<layout::block_id>& parked = holds_.parked();
+        const auto& parked = holds_.parked();
         std::size_t best = parked.size();
         for (std::size_t i = 0; i < parked.size(); ++i) {
             const layout::block_id id = parked[i];
@@ -787,8 +787,8 @@ class range_pool : public holding<range_pool<Device, Stock>> {
     pending_uses<Device> uses_;
     ordering_type order_;
     stream_names names_;
-    pointer_map live_;             ///< address of a live block -> id
-    std::vector<block_info> info_; ///< by block id
+    pointer_map live_;                  ///< address of a live block -> id
+    own_lines_vector<block_info> info_; ///< by block id
     capture_holds holds_;
     std::size_t looked_for_ = 0; ///< bytes of large requests since the last question about marks
     usage_counters counters_;

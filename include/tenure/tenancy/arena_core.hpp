@@ -16,6 +16,7 @@
 /// Thread-safety: thread-safe, except construction and destruction.
 
 #include <tenure/core/bits.hpp>
+#include <tenure/core/cache_lines.hpp>
 #include <tenure/core/handles.hpp>
 #include <tenure/core/inlining.hpp>
 #include <tenure/policy/moving_block.hpp>
@@ -36,13 +37,12 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 namespace tenure {
 
-/// On cache lines of its own, in pairs as they are fetched: it shares none with another arena's core.
+/// On cache lines of its own: it shares none with another arena's core.
 template <template <class> class Policy, device Device>
-class alignas(128) arena_core final : public idle_holder, public survivor {
+class alignas(own_lines) arena_core final : public idle_holder, public survivor {
   public:
     using device_type = metered<Device>;
     using policy_type = Policy<device_type>;

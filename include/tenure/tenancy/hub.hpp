@@ -39,6 +39,7 @@
 /// hub, groups and arenas in this order.
 
 #include <tenure/core/bits.hpp>
+#include <tenure/core/cache_lines.hpp>
 #include <tenure/core/error.hpp>
 #include <tenure/core/ordered_mutex.hpp>
 #include <tenure/core/result.hpp>
@@ -84,8 +85,9 @@ struct hub_reading {
     std::size_t scrubbed = 0;    ///< filled with zero
 };
 
+/// On cache lines of its own, like the meters of its tenants.
 template <filling_device Device>
-class hub : public standing_on<Device> {
+class alignas(own_lines) hub : public standing_on<Device> {
     using standing_on<Device>::device_;
 
   public:

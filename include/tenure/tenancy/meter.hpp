@@ -36,6 +36,7 @@
 /// Thread-safety: thread-safe, except construction and destruction. A ticket is thread-compatible.
 
 #include <tenure/core/bits.hpp>
+#include <tenure/core/cache_lines.hpp>
 #include <tenure/core/error.hpp>
 #include <tenure/core/ordered_mutex.hpp>
 #include <tenure/core/result.hpp>
@@ -95,7 +96,8 @@ struct refusal {
     bool hopeless = false; ///< more than that level's `max` less the `min` of others ever allows
 };
 
-class meter {
+/// On cache lines of its own: what is charged to one tenant is not felt by another that only lies beside it.
+class alignas(own_lines) meter {
   public:
     /// A charge that is not yet final.
     class ticket {
@@ -266,7 +268,7 @@ class meter {
 
   private:
     /// What all meters of a tree share, and what outlives each of them.
-    struct forest {
+    struct alignas(own_lines) forest {
         ordered_mutex<lock_level::meter> mutex; ///< guards all of the tree; nothing is called under it
         std::condition_variable_any changed;    ///< something was given back, a ticket ended, a line moved
         unsigned sleepers = 0;                  ///< who wait for that

@@ -18,6 +18,7 @@
 ///
 /// Thread-safety: as the invariants say.
 
+#include <tenure/core/cache_lines.hpp>
 #include <tenure/core/inlining.hpp>
 #include <tenure/front/owner_section.hpp>
 #include <tenure/front/rack.hpp>
@@ -37,7 +38,7 @@ struct alignas(32) stock_slot {
     owned_counter blocks;  ///< as a signed number
 };
 
-struct alignas(128) stock_shelf {
+struct alignas(own_lines) stock_shelf {
     static constexpr std::size_t slot_count = 128;
 
     explicit stock_shelf(std::uint64_t thread_number) noexcept : thread(thread_number) {}

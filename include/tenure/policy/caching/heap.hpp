@@ -26,6 +26,7 @@
 
 #include <tenure/backing/segments.hpp>
 #include <tenure/core.hpp>
+#include <tenure/core/cache_lines.hpp>
 #include <tenure/core/pointer_map.hpp>
 #include <tenure/device/device.hpp>
 #include <tenure/layout/best_fit.hpp>
@@ -407,8 +408,8 @@ class heap {
     lane_table lanes_;
     layout::best_fit blocks_;
     pointer_map live_;                                           ///< address of a live block -> id
-    std::vector<block_record> records_;                          ///< by block id
-    std::vector<hold_record> holds_;                             ///< which captures a block waits for
+    own_lines_vector<block_record> records_;                     ///< by block id
+    own_lines_vector<hold_record> holds_;                        ///< which captures a block waits for
     std::unordered_map<std::uint64_t, segment_record> segments_; ///< by base
     usage_counters counters_;
     std::size_t waiting_for_captures_ = 0; ///< blocks in state `captured`

@@ -23,13 +23,13 @@
 /// Cost: an event per `mark_bytes` freed on a stream other than the default one, or when somebody misses; a
 /// query per marked lane a poll. Thread-safety: thread-compatible.
 
+#include <tenure/core/cache_lines.hpp>
 #include <tenure/device/device.hpp>
 #include <tenure/ordering/event_cache.hpp>
 #include <tenure/policy/caching/lane_table.hpp>
 
 #include <algorithm>
 #include <cstddef>
-#include <vector>
 
 namespace tenure::caching {
 
@@ -149,7 +149,7 @@ class lane_marks {
     event_cache<Device>* events_;
     lane_table* lanes_;
     std::size_t mark_bytes_;
-    std::vector<mark> marks_;
+    own_lines_vector<mark> marks_;
 };
 
 } // namespace tenure::caching

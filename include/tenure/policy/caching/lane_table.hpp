@@ -26,15 +26,14 @@
 /// Complexity: O(1). Lanes of streams without memory are swept when the table has doubled.
 /// Thread-safety: thread-compatible.
 
+#include <tenure/core/cache_lines.hpp>
 #include <tenure/layout/layout.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <unordered_map>
 #include <utility>
-#include <vector>
 
 namespace tenure::caching {
 
@@ -283,9 +282,9 @@ class lane_table {
         sweep_at_ = std::max<std::size_t>(64, 2 * by_key_.size());
     }
 
-    std::vector<lane> lanes_;
-    std::vector<lane_id> idle_;
-    std::unordered_map<key, lane_id, hash> by_key_;
+    own_lines_vector<lane> lanes_;
+    own_lines_vector<lane_id> idle_;
+    own_lines_map<key, lane_id, hash> by_key_;
     lane_id last_ = none;
     std::size_t capture_lanes_ = 0;
     std::size_t sweep_at_ = 64;

@@ -29,6 +29,7 @@
 /// last, else a search of all views. Thread-safety: thread-compatible.
 
 #include <tenure/core/bits.hpp>
+#include <tenure/core/cache_lines.hpp>
 #include <tenure/core/node_table.hpp>
 #include <tenure/layout/best_fit.hpp>
 #include <tenure/layout/layout.hpp>
@@ -541,10 +542,10 @@ class remap_blocks {
         return spans_[index].first;
     }
 
-    std::array<fit, 2> fits_; ///< by kind
-    std::vector<tag> tags_;   ///< by outer id, of every block
+    std::array<fit, 2> fits_;    ///< by kind
+    own_lines_vector<tag> tags_; ///< by outer id, of every block
     node_table<span> spans_;
-    std::vector<view> views_;
+    own_lines_vector<view> views_;
     std::unordered_map<std::size_t, std::uint32_t> recent_; ///< size to the view where it fitted last
     std::uint64_t clock_ = 0;
     std::size_t holes_ = 0; ///< bytes

@@ -23,6 +23,7 @@
 #include <tenure/backing/segments.hpp>
 #include <tenure/backing/windows.hpp>
 #include <tenure/core.hpp>
+#include <tenure/core/cache_lines.hpp>
 #include <tenure/device/vmm_device.hpp>
 #include <tenure/policy/remap/blocks.hpp>
 #include <tenure/policy/remap/options.hpp>
@@ -354,8 +355,8 @@ class remap_homes {
     std::size_t step_; ///< the device's granularity, bytes
     windows<Device>& windows_;
     remap_blocks& blocks_;
-    std::vector<home> homes_; ///< by handle, for all that there are
-    std::vector<area> areas_;
+    own_lines_vector<home> homes_; ///< by handle, for all that there are
+    own_lines_vector<area> areas_;
     std::array<area_id, 2> growing_{none, none}; ///< by kind: the area that grows
     handle_list stuck_;                          ///< nobody's, but the device did not take them
 };

@@ -20,6 +20,7 @@
 
 #include <tenure/backing/windows.hpp>
 #include <tenure/core.hpp>
+#include <tenure/core/cache_lines.hpp>
 #include <tenure/device/vmm_device.hpp>
 #include <tenure/policy/remap/blocks.hpp>
 #include <tenure/policy/remap/homes.hpp>
@@ -262,8 +263,8 @@ class remap_views {
     windows<Device>& windows_;
     remap_blocks& blocks_;
     remap_homes<Device>& homes_;
-    std::vector<window_id> views_;   ///< by the layout's number of the view
-    std::vector<window_id> retired_; ///< areas and views that are gone but for mappings in use
+    own_lines_vector<window_id> views_;   ///< by the layout's number of the view
+    own_lines_vector<window_id> retired_; ///< areas and views that are gone but for mappings in use
     std::size_t next_retired_ = 0;
 };
 
