@@ -9,16 +9,18 @@
 #
 # Environment: PYTHON (python3), whose packages are used where there are any: torch, CuPy, Numba, and NVIDIA's libraries that come
 # with torch. NUMBA_SITE: a folder of packages in front of those, for the run with Numba, which wants an older NumPy than others.
+# RMM_SITE: a folder with the packages librmm and rapids_logger, for the examples of RMM and, with the newer CCCL in it, cuda::buffer.
 # Exit: 77 where there is no GPU, 1 if a door stayed shut.
 set -uo pipefail
 
-[ $# -eq 3 ] || { sed -n '2,13s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -eq 3 ] || { sed -n '2,14s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1 || { echo "no GPU here"; exit 77; }
 mkdir -p "$3"
 prefix=$(cd "$1" && pwd) wheel=$(realpath "$2") results=$(cd "$3" && pwd) python=${PYTHON:-python3}
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+rmm=${RMM_SITE:+$(realpath "$RMM_SITE")}
 for name in LIBRARY TORCH_LIBRARY PRELOAD_LIBRARY COMMAND CLI ARENAS TORCH; do unset "TENURE_$name"; done
 : >"$results/doors.txt"
 status=0
@@ -76,12 +78,23 @@ foreach(name cub thrust cuda_buffer pinned_pmr cublas cudnn nccl)
         target_include_directories(neighbour_${name} PRIVATE ${${name}_INCLUDE})
     endif()
 endforeach()
+if(RMM)
+    foreach(name rmm cuda_buffer)
+        add_executable(neighbour_newer_${name} neighbours/${name}.cu)
+        target_compile_options(neighbour_newer_${name} PRIVATE -diag-suppress=2810)
+        target_include_directories(neighbour_newer_${name} BEFORE PRIVATE ${RMM}/librmm/include/rapids ${RMM}/librmm/include
+            ${RMM}/rapids_logger/include)
+        target_link_libraries(neighbour_newer_${name} PRIVATE tenure::tenure)
+    endforeach()
+    target_link_libraries(neighbour_newer_rmm PRIVATE ${RMM}/librmm/lib64/librmm.so ${RMM}/rapids_logger/lib64/librapids_logger.so)
+endif()
 add_executable(gpu_program gpu_program.cu)
 set_target_properties(gpu_program PROPERTIES CUDA_RUNTIME_LIBRARY Shared)
 target_link_libraries(gpu_program PRIVATE Threads::Threads)
 CMAKE
 door configure 60 cmake -S "$work/project" -B "$work/build" -D CMAKE_PREFIX_PATH="$prefix" -D CMAKE_BUILD_TYPE=Release \
     -D CMAKE_CUDA_ARCHITECTURES="${ARCHITECTURE:-native}" -D LIBRARIES="$work/lib" \
+    -D RMM="$rmm" \
     -D CMAKE_INCLUDE_PATH="$(printf '%s;' "$nvidia"/*/include)"
 door build 300 cmake --build "$work/build" -j "$(nproc)"
 cd "$work/build" || exit 1
