@@ -150,11 +150,12 @@ exit_code compare(const compare_options& options) {
             (void)print(to_json(rows));
         else if (page_to_stdout)
             (void)print(to_page(rows, device));
-        else if (!options.quiet)
-            (void)print((gpu ? device + "\n\n" : std::string()) +
-                        to_table(rows, size_of_terminal(STDOUT_FILENO).columns) +
-                        (options.costs ? "\n" + to_cost_table(rows) : std::string()) + "\n" +
+        else if (!options.quiet) {
+            const std::size_t room = size_of_terminal(STDOUT_FILENO).columns;
+            (void)print((gpu ? device + "\n\n" : std::string()) + to_table(rows, room) +
+                        (options.costs ? "\n" + to_cost_table(rows, room) : std::string()) + "\n" +
                         to_answer(rows));
+        }
     });
     if (!good && unwritten) std::fprintf(stderr, "tenure: %s\n", unwritten->what());
     if (!good) return internal_failure;

@@ -39,7 +39,7 @@ std::string to_json(const comparison& rows);
 /// end) is too short.
 std::string to_table(const comparison& rows, std::size_t room = 0);
 
-/// Returns: all rows' driver calls by kind and size, measured and modelled.
-std::string to_cost_table(const comparison& rows);
+/// Returns: all rows' driver calls by kind and size, measured and modelled. `room`: as in `to_table`.
+std::string to_cost_table(const comparison& rows, std::size_t room = 0);
 
 } // namespace tenure::cli

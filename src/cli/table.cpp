@@ -32,6 +32,15 @@ struct column {
     std::string (*cell)(const comparison_row&);
 };
 
+/// Says which columns there was no room for; nothing where there was.
+std::string without(const std::vector<std::string>& left_out) {
+    if (left_out.empty()) return {};
+    std::string text = "\nFor want of width without:";
+    for (const std::string& head : left_out)
+        text += (&head == left_out.data() ? " " : ", ") + head.substr(head.find_first_not_of("| "));
+    return text + ". A wider terminal, a pipe and --json have them.\n";
+}
+
 /// "64471 blocks", or how many were wrong.
 std::string verdict(const std::optional<verification>& v) {
     if (!v) return "-";
@@ -123,26 +132,20 @@ std::string to_table(const comparison& rows, std::size_t room) {
         text += "\nThe columns behind the bar: what PyTorch's allocators reserved for the same programs on "
                 "an H200, and "
                 "its ratio to the\nlive peak.\n";
-    if (!left_out.empty()) {
-        text += "\nFor want of width without:";
-        for (const std::string& head : left_out)
-            text += (&head == left_out.data() ? " " : ", ") + head.substr(head.find_first_not_of("| "));
-        text += ". A wider terminal, a pipe and --json have them.\n";
-    }
-    return text;
+    return text + without(left_out);
 }
 
-std::string to_cost_table(const comparison& rows) {
+std::string to_cost_table(const comparison& rows, std::size_t room) {
     call_times all;
     for (const comparison_row& row : rows) all.add(row.result.times);
     const auto us = [](double ns) { return decimals(ns / 1000, 2); };
-    text_table table({{"driver call", true},
-                      {"bytes up to"},
-                      {"count"},
-                      {"median us"},
-                      {"modelled us"},
-                      {"median/modelled"},
-                      {"total ms"}});
+    text_table table({{.head = "driver call", .left = true},
+                      {.head = "bytes up to"},
+                      {.head = "count", .leaves = 1},
+                      {.head = "median us"},
+                      {.head = "modelled us"},
+                      {.head = "median/modelled", .leaves = 3}, // can be told from the two before it
+                      {.head = "total ms", .leaves = 2}});
     std::optional<sim::call> kind;
     for (const auto& [of, time] : all.rows()) {
         const double modelled = static_cast<double>(time.modelled.count()) / static_cast<double>(time.count);
@@ -154,7 +157,8 @@ std::string to_cost_table(const comparison& rows) {
                    us(modelled), modelled > 0 ? decimals(median / modelled, 2) : "-",
                    milliseconds(static_cast<double>(time.real.count()) / 1000)});
     }
-    return table.fit().text;
+    const auto [lines, left_out] = table.fit(room);
+    return lines + without(left_out);
 }
 
 } // namespace tenure::cli

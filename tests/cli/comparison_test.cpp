@@ -165,6 +165,12 @@ TEST_CASE("a row of a GPU shows its times beside the model's", "[cli][json][tabl
     CHECK(count(costs, "     4  ") == 1); // both rows together
     CHECK(count(costs, "36.00") == 1);
     CHECK(count(costs, "record") == 1);
+    const std::string narrow = to_cost_table(rows, costs.find('\n') - 1);
+    INFO(narrow);
+    CHECK(narrow.find('\n') < costs.find('\n'));
+    CHECK(count(costs, "median/modelled") == 1);
+    CHECK(count(narrow, "\nFor want of width without: median/modelled. ") == 1);
+    CHECK(count(narrow, "median/modelled") == 1);
 }
 
 TEST_CASE("a mismatch is told in one line", "[cli][verify]") {
