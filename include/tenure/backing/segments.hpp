@@ -20,7 +20,6 @@
 /// entries; `find` is O(log n). Thread-safety: thread-compatible.
 
 #include <tenure/core.hpp>
-#include <tenure/core/cache_lines.hpp>
 #include <tenure/device/device.hpp>
 
 #include <algorithm>

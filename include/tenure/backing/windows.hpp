@@ -28,7 +28,6 @@
 /// to 128 MiB, on an H200). Thread-safety: thread-compatible.
 
 #include <tenure/core.hpp>
-#include <tenure/core/cache_lines.hpp>
 #include <tenure/device/vmm_device.hpp>
 
 #include <algorithm>

@@ -11,7 +11,10 @@
 /// layout must not.
 ///
 /// Pools use these for most of what an allocation reads and writes, so that a tenant that is busy does not slow down the calls
-/// of a quiet one by where its arrays happen to lie. Cost: up to 127 bytes an array, 128 an entry of a map.
+/// of a quiet one by where its arrays happen to lie. Cost: up to 127 bytes an array, 128 an entry of a map. Thread-safety: the
+/// allocator has no state; the containers are the standard's.
+
+#include <tenure/core/bits.hpp>
 
 #include <cstddef>
 #include <functional>
@@ -51,7 +54,7 @@ struct own_lines_allocator {
 #ifdef TENURE_ADDRESS_IS_SANITIZED
         const std::size_t bytes = n * sizeof(T);
 #else
-        const std::size_t bytes = (n * sizeof(T) + own_lines - 1) / own_lines * own_lines;
+        const std::size_t bytes = round_up(n * sizeof(T), own_lines);
 #endif
         return static_cast<T*>(::operator new (bytes, std::align_val_t{own_lines}));
     }

@@ -82,6 +82,7 @@ struct plain_memory {
 
 inline namespace TENURE_CUDA_DEFAULT_STREAM {
 
+/// On cache lines of its own: each call reads it, whatever is written beside it.
 class alignas(own_lines) device : public pooled<basic_device<plain_memory>>, public virtual_memory {
   public:
     /// Effects: initialises the device's primary context if nobody has yet (some 140 ms and 530 MiB).

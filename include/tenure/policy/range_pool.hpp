@@ -35,7 +35,6 @@
 
 #include <tenure/backing.hpp>
 #include <tenure/core.hpp>
-#include <tenure/core/cache_lines.hpp>
 #include <tenure/core/ordered_mutex.hpp>
 #include <tenure/core/pointer_map.hpp>
 #include <tenure/layout/layout.hpp>
