@@ -4,7 +4,6 @@
 #include "support/catch.hpp"
 #include "widest.hpp"
 
-#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <vector>

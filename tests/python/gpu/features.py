@@ -28,7 +28,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 FIRST = ("test_compile.py", "test_install.py", "test_sharing.py", "test_exit.py", "test_arenas.py")  # the longest
 OTHERS = ("pluggable", "rmm")  # shown, and no failure of ours
 PER_TEST = 100  # seconds without a word, after which a test is held to hang
-TO_COME_UP = 100  # the same, before the first word
+TO_COME_UP = 100  # at least so many before the first word
 PER_SLOW_TEST = {"test_compile.py": 180}
 
 
@@ -99,7 +99,7 @@ def wait(process, record, patience, deadline):
         size = record.stat().st_size if record.exists() else 0
         if size != seen:
             moved, seen = now, size
-        if now - moved > (patience if seen else TO_COME_UP) or now > deadline:
+        if now - moved > (patience if seen else max(patience, TO_COME_UP)) or now > deadline:
             stop(process)
             return None
 
