@@ -202,19 +202,22 @@ double quantile(std::vector<double>& values, double q) {
     return *at;
 }
 
-/// Allocates and frees 1 to 16 times `unit` bytes in turns. Returns: nanoseconds of each allocation. A function of its own, with a
-/// stack frame of its own.
+/// Allocates and frees 1 to 16 times `unit` bytes in turns. Returns: nanoseconds of each allocation but the first `warm`: what
+/// happened on this core before, waking a neighbour say, has left its caches to others, and that is not what is asked here.
+/// A function of its own, with a stack frame of its own.
 template <class Arena>
-[[gnu::noinline]] std::vector<double> quiet(Arena& a, cudaStream_t s, std::size_t unit, int pairs) {
+[[gnu::noinline]] std::vector<double> quiet(Arena& a, cudaStream_t s, std::size_t unit, int pairs,
+                                            int warm = 500) {
     std::vector<double> ns;
-    ns.reserve(static_cast<std::size_t>(pairs));
-    for (int i = 0; i < pairs; ++i) {
+    ns.reserve(static_cast<std::size_t>(pairs + warm));
+    for (int i = 0; i < pairs + warm; ++i) {
         const std::size_t n = (static_cast<std::size_t>(i) % 16 + 1) * unit;
         const auto begin = clock_type::now();
         void* const p = a.allocate(s, n);
         ns.push_back(std::chrono::duration<double, std::nano>(clock_type::now() - begin).count());
         a.deallocate(s, p, n);
     }
+    ns.erase(ns.begin(), ns.begin() + warm);
     return ns;
 }
 
