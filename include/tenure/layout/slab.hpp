@@ -53,7 +53,6 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <vector>
 
 namespace tenure::layout {
 
@@ -250,8 +249,8 @@ class slab {
         std::size_t slot = 0;      ///< bytes of a slot when bound, else 0
         std::size_t used = 0;      ///< number of used slots
         std::size_t seams = 0;
-        std::vector<node_index> slots; ///< touched
-        tree_links links;              ///< when idle
+        own_lines_vector<node_index> slots; ///< touched
+        tree_links links;                   ///< when idle
     };
 
     /// Lists of a domain: by class the free slots, then by class the rests with room for one, then the tails.
@@ -433,7 +432,7 @@ class slab {
     /// Effects: `touch` on that range will need no host memory. Throws: `std::bad_alloc`.
     void reserve_slot(node_index number) {
         nodes_.reserve(1);
-        std::vector<node_index>& slots = slabs_[number].slots;
+        own_lines_vector<node_index>& slots = slabs_[number].slots;
         if (slots.size() == slots.capacity()) slots.reserve(std::max<std::size_t>(8, 2 * slots.size()));
     }
 
