@@ -168,7 +168,7 @@ TENURE_API tenure_code tenure_stream_destroy(tenure_device* device, void* stream
  *                min=2GiB      kept free for it in every level above (default: 0)
  *                weight=100    share above `min` when idle memory is taken from several
  *                policy=remap  how its pool works: a name of tenure_policies(), and if wanted options of it as
- *                              `tenure compare` names them: policy=caching:max_split=512MiB,gc=0.8
+ *                              `tenure compare` names them: policy=caching:max_split=512MiB,gc_threshold=0.8
  *
  * A path without a line of its own in TENURE_ARENAS takes the line "*" beside it, if there is one. */
 TENURE_API tenure_code tenure_arena_create(tenure_device* device, const char* path, const char* settings,

@@ -19,6 +19,7 @@
 
 #include "policy_choice.hpp"
 
+#include "../cli/async_option_table.hpp"
 #include "../cli/caching_option_table.hpp"
 #include "../cli/magazine_option_table.hpp"
 #include "../cli/option_entry.hpp"
@@ -57,14 +58,6 @@ void apply(const policy_choice& choice, const std::vector<cli::option_entry<Opti
 
 namespace detail {
 
-inline const std::vector<cli::option_entry<async_options>>& async_option_table() {
-    static const std::vector<cli::option_entry<async_options>> table{
-        cli::bytes_option("max_bytes", &async_options::max_bytes,
-                          "the driver's own limit, in its steps; 0: none"),
-    };
-    return table;
-}
-
 template <class Options>
 Options read(const policy_choice& choice, const std::vector<cli::option_entry<Options>>& table,
              Options from = {}) {
@@ -99,7 +92,7 @@ auto with_policy(const policy_choice& choice, const caching_options& configured,
     if (name == "best_fit")
         return use.template operator()<best_fit_pool>(detail::read(choice, cli::pool_option_table()));
     if (name == "async")
-        return use.template operator()<async_pool>(detail::read(choice, detail::async_option_table()));
+        return use.template operator()<async_pool>(detail::read(choice, cli::async_option_table()));
     if (name == "fronted_remap")
         return use.template operator()<fronted_remap_pool>(
             detail::read_fronted(choice, cli::remap_option_table()));

@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import re
+import sys
 
 import pytest
 
@@ -20,7 +21,7 @@ def write(path, content):
 def test_help_lists_the_commands(run_python):
     result = run_python("-m", "tenure", "--help")
     assert result.returncode == 0
-    for command in ("trace", "compare", "info", "TENURE_TORCH=1"):
+    for command in ("trace", "compare", "run", "top", "report", "info", "TENURE_TORCH=1"):
         assert command in result.stdout
 
 
@@ -149,6 +150,30 @@ def test_compare_says_where_the_program_comes_from_if_there_is_none(run_python, 
     assert result.returncode == 2 and "was not found" in result.stderr
     result = run_python("-m", "tenure", "compare", "x.csv", TENURE_COMMAND=tmp_path / "none")
     assert result.returncode == 2 and "which is no program" in result.stderr
+
+
+# --- the program's own commands ------------------------------------------------------------------------------------
+
+
+def test_what_only_the_program_can_do_is_handed_to_it_with_arguments_and_status(run_python, tmp_path):
+    program = tmp_path / "program"
+    program.write_text('#!/bin/sh\necho "$@"\nexit 7\n')
+    program.chmod(0o755)
+    for name in ("run", "top", "report"):
+        result = run_python("-m", "tenure", name, "--some", "thing", TENURE_COMMAND=program)
+        assert (result.returncode, result.stdout) == (7, f"{name} --some thing\n")
+
+
+def test_the_script_that_pip_makes_is_not_taken_for_the_program(run_python, tmp_path):
+    script, program = tmp_path / "scripts" / "tenure", tmp_path / "programs" / "tenure"
+    for path, text in ((script, f"#!{sys.executable}\nfrom tenure.__main__ import main\nmain()\n"), (program, "#!/bin/sh\necho it\n")):
+        path.parent.mkdir()
+        path.write_text(text)
+        path.chmod(0o755)
+    result = run_python("-m", "tenure", "top", PATH=script.parent)
+    assert result.returncode == 2 and "was not found" in result.stderr
+    result = run_python("-m", "tenure", "top", PATH=f"{script.parent}{os.pathsep}{program.parent}")
+    assert (result.returncode, result.stdout) == (0, "it\n")
 
 
 # --- info ----------------------------------------------------------------------------------------------------------

@@ -76,6 +76,8 @@ def test_the_wheel_is_built_and_installs(tmp_path):
     assert "tenure_autoload.pth" in files and "tenure/py.typed" in files and "include" not in files
     assert "extra" in requires and requires.count(",") == 0, "no dependencies but those of extras"
     assert run("-m", "tenure", "--help").returncode == 0
+    script = subprocess.run([python.parent / "tenure", "--help"], capture_output=True, text=True, check=True).stdout
+    assert script.startswith("usage: tenure "), "the command of the wheel"
     # The .pth file works from where it was installed.
     (tmp_path / "torch.py").write_text("")
     armed = run("-c", "import torch", TENURE_TORCH="1")

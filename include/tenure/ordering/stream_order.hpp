@@ -19,16 +19,14 @@
 ///
 /// Freeing and reusing on one stream makes no driver call. An event is recorded once per `mark_bytes` of
 /// freed memory (divided by the number of lanes), on the default stream when others look for as much, or when another
-/// stream has asked in vain, never once per free. A lane alone has nobody who waits for its marks, and records one only
-/// where `marks_alone` times `mark_bytes` lie free and unmarked, which a loop over the same sizes never comes to.
+/// stream has asked in vain, never once per free.
 ///
 /// The exact rule for destroyed streams: an event is recorded on a stream only inside a call that names the
 /// stream (the caller vouches that it lives), or when the handle is permanent (the default stream). Lanes are
 /// keyed by the identity of the stream, not by its handle, so a new stream that got a dead one's handle
-/// inherits nothing. Memory freed on a stream that died before its next mark, at most `mark_bytes` of it (of one that
-/// was alone `marks_alone` times that) and what its frees still waited for on other streams, stays in that lane until all
-/// work of the device is known to have passed (`all_passed`): whenever a segment is given back, since the device waits
-/// then.
+/// inherits nothing. Memory freed on a stream that died before its next mark, at most `mark_bytes` of it and
+/// what its frees still waited for on other streams, stays in that lane until all work of the device is known
+/// to have passed (`all_passed`): whenever a segment is given back, since the device waits then.
 ///
 /// Capture: nothing is recorded on a capturing stream. What an allocation inside a capture may use is only `settled`.
 ///
@@ -66,9 +64,6 @@ class stream_order {
     static constexpr domain lost = 1;
     static constexpr lane_id no_lane = std::numeric_limits<lane_id>::max();
     static constexpr std::size_t max_generations = 4;
-    /// 32 MiB by default. Recording on one thread slows a neighbour in the same driver down that records, too: on an H200
-    /// the 99th percentile of its allocations by up to a tenth, by nothing where neither records.
-    static constexpr std::size_t marks_alone = 32;
 
     /// Domains that one request may take memory from.
     class domain_list {
@@ -172,7 +167,7 @@ class stream_order {
         if (id == no_lane || lanes_[id].unmarked == 0) return;
         lane& l = lanes_[id];
         if (device_->permanent(stream)) l.permanent_handle = stream, l.permanent = true;
-        if (l.wanted || (!l.permanent && holds_much(l, blocks))) mark(l, stream, blocks);
+        if (l.wanted || (!l.permanent && is_much(l.unmarked))) mark(l, stream, blocks);
     }
 
     /// To be called for the only lane when it missed, in a call that names its stream.
@@ -290,11 +285,9 @@ class stream_order {
     };
 
     /// The more lanes there are, the less each may hold unmarked: were all n lanes those of destroyed
-    /// streams, they would hold less than mark_bytes * (marks_alone + ln n) in all, for only one of them was ever alone.
-    template <layout::layout Layout>
-    [[nodiscard]] bool holds_much(const lane& l, const Layout& blocks) const noexcept {
-        if (mark_bytes_ == no_limit || l.unmarked < mark_bytes_ / by_id_.size()) return false;
-        return by_id_.size() > 1 || blocks.free_bytes(l.open) / marks_alone >= mark_bytes_;
+    /// streams, they would hold less than mark_bytes * (1 + ln n) in all.
+    [[nodiscard]] bool is_much(std::size_t unmarked) const noexcept {
+        return mark_bytes_ != no_limit && unmarked >= mark_bytes_ / by_id_.size();
     }
 
     /// Closes `open` into a new generation. A refusing driver changes nothing; the next call tries again.

@@ -16,10 +16,9 @@ struct pool_options {
     /// the live peak with 256 MiB against 1.35 with 64 MiB (geometric means), and larger ones gain no more.
     std::size_t segment_bytes = std::size_t{256} << 20;
 
-    /// Bytes freed on one stream between two events on it; while the pool knows no other stream, an event comes only where
-    /// 32 times as much lies free since the last one. See `stream_order`. Smaller: memory of a destroyed stream is bounded
-    /// tighter. Larger: fewer events. 1 MiB makes an event (0.26 us) rare against what such a block is used for. The default
-    /// stream needs none.
+    /// Bytes freed on one stream between two events on it; see `stream_order`. Smaller: memory of a destroyed stream
+    /// is bounded tighter. Larger: fewer events. 1 MiB makes an event (0.26 us) rare against what such a block is
+    /// used for. The default stream needs none.
     std::size_t mark_bytes = std::size_t{1} << 20;
 
     /// On a miss that the device refuses, give wholly free segments back and try again. Costs `cudaFree`, which waits

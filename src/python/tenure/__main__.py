@@ -79,6 +79,18 @@ def _device_argument(text: str) -> Any:
 # --- compare --------------------------------------------------------------------------------------------------------
 
 
+def _on_the_path() -> Optional[str]:
+    """The program, not the script of the same name that `pip` makes of this module."""
+    for folder in os.get_exec_path():
+        found = shutil.which("tenure", path=folder)
+        if found is None:
+            continue
+        with open(found, "rb") as file:
+            if b"tenure.__main__" not in file.read(1024):
+                return found
+    return None
+
+
 def _find_command() -> str:
     named = os.environ.get(_COMMAND_VARIABLE)
     if named:
@@ -86,7 +98,7 @@ def _find_command() -> str:
             raise _Failure(f"{_COMMAND_VARIABLE} says {named}, which is no program")
         return named
     packaged = Path(__file__).parent / "bin" / "tenure"
-    found = str(packaged) if os.access(packaged, os.X_OK) else shutil.which("tenure")
+    found = str(packaged) if os.access(packaged, os.X_OK) else _on_the_path()
     if not found:
         raise _Failure(
             "the program `tenure` was not found: it is built when `pip install` finds CLI11, nlohmann-json and zlib "
@@ -193,6 +205,11 @@ def _compare(passed_on: Sequence[str]) -> int:
         return status
 
 
+def _hand_over(arguments: Sequence[str]) -> int:
+    command = _find_command()
+    os.execv(command, [command, *arguments])
+
+
 # --- info -----------------------------------------------------------------------------------------------------------
 
 
@@ -269,6 +286,12 @@ def _info(arguments: argparse.Namespace) -> int:
 # --- the command line -----------------------------------------------------------------------------------------------
 
 
+_OF_THE_PROGRAM = {
+    "run": "start a program whose CUDA memory is limited and pooled",
+    "top": "show the arenas of running processes",
+    "report": "draw a recorded run as a page of HTML",
+}
+
 _DOORS = """\
 in programs:
   import tenure.torch; tenure.torch.install()    PyTorch (or TENURE_TORCH=1, with no change to the program)
@@ -281,7 +304,7 @@ in programs:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m tenure",
+        prog="tenure" if os.path.basename(sys.argv[0]) == "tenure" else "python -m tenure",
         description="GPU memory: allocation policies and arenas with hard byte limits.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=_DOORS,
@@ -306,9 +329,8 @@ def _parser() -> argparse.ArgumentParser:
         help="replay traces, or snapshots as they are, through every policy; compare --help lists the options",
     )
 
-    commands.add_parser(
-        "run", add_help=False, help="start a program whose CUDA memory is limited and pooled; run --help lists the options"
-    )
+    for name, does in _OF_THE_PROGRAM.items():
+        commands.add_parser(name, add_help=False, help=f"{does}; {name} --help lists the options")
 
     info = commands.add_parser("info", help="what is installed here, and what is missing")
     info.add_argument("--json", action="store_true", help="for programs")
@@ -322,9 +344,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     try:
         if arguments[:1] == ["compare"]:
             return _compare(arguments[1:])
-        if arguments[:1] == ["run"]:
-            command = _find_command()
-            os.execv(command, [command, *arguments])
+        if arguments and arguments[0] in _OF_THE_PROGRAM:
+            return _hand_over(arguments)
         parsed = _parser().parse_args(arguments)
         return int(parsed.run(parsed))
     except (_Failure, _figure.FigureError, trace.SnapshotError) as error:

@@ -5,7 +5,6 @@
 #include <tenure/layout/best_fit.hpp>
 #include <tenure/ordering/stream_order.hpp>
 
-#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -84,8 +83,7 @@ TEST_CASE("no event is recorded before there is much, or somebody has asked", "[
     order_world w(1_MiB);
     const stream_handle s = w.device.create_stream();
     const auto l = w.lane(s);
-    (void)w.lane(w.device.create_stream()); // somebody who might ask; each is due at half as much
-    w.free_on(l, 256_KiB);
+    w.free_on(l, 512_KiB);
     w.order.mark_if_due(l, s, w.blocks);
     CHECK(w.device.calls(sim::call::record) == 0);
     CHECK_FALSE(w.order.ask_others(order_type::no_lane, w.blocks)); // nobody vouches for s here
@@ -94,57 +92,12 @@ TEST_CASE("no event is recorded before there is much, or somebody has asked", "[
     CHECK(w.device.calls(sim::call::record) == 1);
     w.order.mark_if_due(l, s, w.blocks);
     CHECK(w.device.calls(sim::call::record) == 1);
-    w.free_on(l, 256_KiB);
+    w.free_on(l, 512_KiB);
     w.order.mark_if_due(l, s, w.blocks);
     CHECK(w.device.calls(sim::call::record) == 1);
-    w.free_on(l, 256_KiB);
+    w.free_on(l, 512_KiB);
     w.order.mark_if_due(l, s, w.blocks);
     CHECK(w.device.calls(sim::call::record) == 2);
-}
-
-TEST_CASE("a lane alone records only where much lies free at a time, until somebody joins it",
-          "[ordering][stream_order]") {
-    order_world w(64_KiB);
-    const stream_handle s = w.device.create_stream();
-    const auto l = w.lane(s);
-    const std::array own{w.order.open(l)};
-    w.free_on(l, 1_MiB);
-    for (int i = 0; i < 1000; ++i) { // a loop over the same memory
-        const layout::block_id id = w.blocks.allocate(1_MiB, layout::granule, own);
-        REQUIRE(id != layout::no_block);
-        w.blocks.deallocate(id, own.front());
-        w.order.freed(l, 1_MiB);
-        w.order.mark_if_due(l, s, w.blocks);
-    }
-    CHECK(w.device.calls(sim::call::record) == 0);
-    w.free_on(l, 1_MiB - 512);
-    w.order.mark_if_due(l, s, w.blocks);
-    CHECK(w.device.calls(sim::call::record) == 0);
-    w.free_on(l, 512);
-    w.order.mark_if_due(l, s, w.blocks);
-    CHECK(w.device.calls(sim::call::record) == 1);
-    w.free_on(l, 1_MiB);
-    w.order.mark_if_due(l, s, w.blocks);
-    CHECK(w.device.calls(sim::call::record) == 1);
-    (void)w.lane(w.device.create_stream());
-    w.order.mark_if_due(l, s, w.blocks);
-    CHECK(w.device.calls(sim::call::record) == 2);
-}
-
-TEST_CASE("a stream that dies alone leaves what is bounded, too", "[ordering][stream_order]") {
-    order_world w(64_KiB);
-    for (int i = 0; i < 100; ++i) {
-        w.order.tidy(w.blocks);
-        const stream_handle s = w.device.create_stream();
-        const auto l = w.lane(s);
-        w.free_on(l, 640_KiB);
-        w.order.mark_if_due(l, s, w.blocks);
-        w.device.destroy_stream(s);
-        w.order.poll(w.blocks);
-    }
-    CHECK(w.blocks.free_bytes() - w.usable(order_type::no_lane) <= 2_MiB); // the first was alone: 640 KiB
-    w.order.all_passed(w.blocks);
-    CHECK(w.usable(order_type::no_lane) == 64_MiB);
 }
 
 TEST_CASE("the default stream is marked when others ask, not before", "[ordering][stream_order]") {

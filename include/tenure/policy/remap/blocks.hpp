@@ -41,6 +41,7 @@
 #include <limits>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -545,7 +546,7 @@ class remap_blocks {
     own_lines_vector<tag> tags_; ///< by outer id, of every block
     node_table<span> spans_;
     own_lines_vector<view> views_;
-    own_lines_map<std::size_t, std::uint32_t> recent_; ///< size to the view where it fitted last
+    std::unordered_map<std::size_t, std::uint32_t> recent_; ///< size to the view where it fitted last
     std::uint64_t clock_ = 0;
     std::size_t holes_ = 0; ///< bytes
     std::size_t peak_ = 0;  ///< bytes
