@@ -1,4 +1,5 @@
-// A pool, an arena and a stream. Runs without a GPU: tenure::sim::device stands for one.
+// A pool, an arena and a stream. Runs without a GPU: tenure::sim::device stands for one. On a GPU it is
+// tenure::cuda::device, from <tenure/device/cuda_device.hpp>, everywhere below.
 
 #include <tenure/tenure.hpp>
 
@@ -7,7 +8,7 @@
 using namespace tenure::literals;
 
 int main() {
-    tenure::sim::device gpu;                            // on a GPU: tenure::cuda::device gpu{0};
+    tenure::sim::device gpu;
     tenure::stream_handle stream = gpu.create_stream(); // on a GPU: your cudaStream_t
 
     // A pool: PyTorch's caching scheme over the whole device.

@@ -49,7 +49,7 @@ def test_without_the_library_the_error_says_how_to_build_it(run_python, fake_tor
     result = run_python(
         "-c", "import tenure.torch as t\ntry: t.install()\nexcept ImportError as e: print(e)", path=[fake_torch()]
     )
-    assert "without libtenure_torch.so" in result.stdout and "pip install --no-build-isolation" in result.stdout
+    assert "without libtenure_torch.so" in result.stdout and "pip install --force-reinstall" in result.stdout
 
 
 def test_a_library_named_where_none_is(run_python, fake_torch, tmp_path):

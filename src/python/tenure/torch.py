@@ -51,7 +51,7 @@ __all__ = [
 ]  # fmt: skip
 
 _HOW_TO_BUILD = (
-    "in a checkout of tenure, with this torch installed: pip install --no-build-isolation --force-reinstall --no-deps ."
+    "in a checkout of tenure, with this torch installed: pip install --force-reinstall --no-deps ."
 )
 _lock = threading.Lock()
 _loaded: Optional[_library.Library] = None
