@@ -12,6 +12,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <string>
 #include <vector>
@@ -54,6 +55,45 @@ struct world {
 using best_fit_world = world<best_fit_pool<sim::device>>;
 
 } // namespace
+
+TEST_CASE("what one stream has freed, long ago, serves those that take settled memory alone",
+          "[policy][range_pool][streams]") {
+    // The device is full, the host hears nothing more of the stream that freed, and nothing can be given back: what is
+    // to be had are the marks that the stream has left behind while it was alone.
+    const std::string who = GENERATE("a request without a stream", "another stream", "a capture");
+    INFO(who);
+    best_fit_world w({.segment_bytes = 32_MiB}, 32_MiB);
+    const stream_handle s = w.device.create_stream();
+    const stream_handle other = w.device.create_stream();
+    std::vector<void*> kept, freed;
+    for (int i = 0; i < 8; ++i) {
+        freed.push_back(w.pool.allocate(s, 3_MiB));
+        kept.push_back(w.pool.allocate(s, 1_MiB));
+    }
+    for (void* const p : freed) w.pool.deallocate(s, p, 3_MiB);
+    w.device.advance(long_time);
+    CHECK(w.pool.usage().reserved.current == 32_MiB);
+
+    if (who == "a request without a stream") {
+        void* const p = w.pool.allocate_sync(2_MiB, default_alignment);
+        w.pool.deallocate_sync(p, 2_MiB, default_alignment);
+    } else if (who == "another stream") {
+        const allocate_result r = w.pool.try_allocate(other, 2_MiB);
+        REQUIRE(r);
+        w.pool.deallocate(other, *r, 2_MiB);
+    } else {
+        const std::uint64_t capture = w.device.begin_capture(other);
+        REQUIRE(capture != 0);
+        const allocate_result r = w.pool.try_allocate(other, 2_MiB);
+        REQUIRE(r);
+        w.pool.deallocate(other, *r, 2_MiB);
+        w.device.end_capture(other);
+        w.bare.release_captured(capture);
+    }
+    CHECK(w.pool.usage().reserved.current == 32_MiB);
+    for (void* const p : kept) w.pool.deallocate(s, p, 1_MiB);
+    w.finish();
+}
 
 TEST_CASE("a lane that becomes idle is not given away under the request that asked for it",
           "[policy][range_pool][streams]") {
