@@ -3,6 +3,10 @@
 /// \file
 /// `event_cache`: events that are not in use, kept because creating one costs as much as recording it.
 ///
+/// Events, though asking about one costs a driver call: a counter that the stream writes into host memory would be read for
+/// nothing, but `cuStreamWriteValue32` takes four times as long to enqueue as `cuEventRecord` (1.1 us, H200), and the barrier
+/// that makes it say something about the work before it doubled the time of a chain of small kernels.
+///
 /// Invariant: every event that came from `acquire` goes back by `release`, and none outlives the cache.
 /// Complexity: O(1) besides the driver call. Thread-safety: thread-compatible.
 

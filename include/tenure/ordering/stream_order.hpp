@@ -24,9 +24,10 @@
 /// The exact rule for destroyed streams: an event is recorded on a stream only inside a call that names the
 /// stream (the caller vouches that it lives), or when the handle is permanent (the default stream). Lanes are
 /// keyed by the identity of the stream, not by its handle, so a new stream that got a dead one's handle
-/// inherits nothing. Memory freed on a stream that died before its next mark, at most `mark_bytes` of it and
-/// what its frees still waited for on other streams, stays in that lane until all work of the device is known
-/// to have passed (`all_passed`): whenever a segment is given back, since the device waits then.
+/// inherits nothing. Memory freed on a stream that died before its next mark stays in that lane until all work of the
+/// device is known to have passed (`all_passed`): whenever a segment is given back, since the device waits then. That is
+/// at most `mark_bytes` of it, what its frees still waited for on other streams, and what calls have freed that do not
+/// name it (`release`) or may not mark it (while it captures).
 ///
 /// Capture: nothing is recorded on a capturing stream. What an allocation inside a capture may use is only `settled`.
 ///
