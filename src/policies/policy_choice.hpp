@@ -3,9 +3,9 @@
 /// \file
 /// `policy_choice`: which policy an arena is to have, and the policy's own options, as texts.
 ///
-///     remap                                  the name alone
-///     caching:max_split=512MiB,gc_threshold=0.8        with options, where all must stand in one word
-///     max_split=512MiB\ngc_threshold=0.8               the options alone, one a line
+///     remap                                        the name alone
+///     caching:max_split=512MiB,gc_threshold=0.8    with options, where all must stand in one word
+///     max_split=512MiB\ngc_threshold=0.8           the options alone, one a line
 ///
 /// Only the form is looked at here; what a policy knows says `with_policy.hpp`. Plain values; thread-compatible.
 

@@ -275,6 +275,9 @@ TEST_CASE("C: texts that cannot be read say where", "[c]") {
     CHECK(error().find("known: remap caching") != std::string::npos);
     CHECK(make("a", "policy=caching:colour=red") == TENURE_INVALID_CONFIGURATION);
     CHECK(error().find("max_split") != std::string::npos);
+    CHECK(make("a", "policy=async:reuse=on") == TENURE_INVALID_CONFIGURATION);
+    CHECK(error().find("max_bytes reuse_follows_events reuse_when_passed reuse_makes_streams_wait") !=
+          std::string::npos);
     CHECK(make("a", "max=1MiB; b max=2MiB") == TENURE_INVALID_CONFIGURATION);
     CHECK(make("", nullptr) == TENURE_INVALID_CONFIGURATION);
     CHECK(make("a//b", nullptr) == TENURE_INVALID_CONFIGURATION);
@@ -285,6 +288,7 @@ TEST_CASE("C: texts that cannot be read say where", "[c]") {
     CHECK(tenure_group_create(sim.device, "g", "policy=remap", &a) == TENURE_INVALID_CONFIGURATION);
     CHECK(a == nullptr);
 
+    destroy(sim.arena("a", "policy=async:reuse_when_passed=off,reuse_makes_streams_wait=off"));
     a = sim.arena("a", "policy=caching:max_split=64MiB");
     tenure_arena* again = nullptr;
     CHECK(tenure_arena_create(sim.device, "a", nullptr, &again) == TENURE_EXISTS);

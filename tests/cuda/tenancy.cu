@@ -22,6 +22,7 @@
 #include <fstream>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -236,11 +237,10 @@ struct two_cores {
         cpu_set_t allowed;
         CPU_ZERO(&allowed);
         if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+        std::set<int> first_names;
         std::vector<int> all; // one name of each
         for (int core = 0; core < CPU_SETSIZE; ++core)
-            if (CPU_ISSET(core, &allowed) && std::none_of(all.begin(), all.end(), [&](int c) {
-                    return first_name_of(c) == first_name_of(core);
-                }))
+            if (CPU_ISSET(core, &allowed) && first_names.insert(first_name_of(core)).second)
                 all.push_back(core);
         if (all.size() < 2) return;
         mine = all[n % all.size()];

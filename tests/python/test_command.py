@@ -174,6 +174,8 @@ def test_the_script_that_pip_makes_is_not_taken_for_the_program(run_python, tmp_
     assert result.returncode == 2 and "was not found" in result.stderr
     result = run_python("-m", "tenure", "top", PATH=f"{script.parent}{os.pathsep}{program.parent}")
     assert (result.returncode, result.stdout) == (0, "it\n")
+    result = run_python("-m", "tenure", "top", TENURE_COMMAND=script)
+    assert result.returncode == 2 and "which is no program" in result.stderr
 
 
 # --- info ----------------------------------------------------------------------------------------------------------

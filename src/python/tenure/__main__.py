@@ -79,22 +79,27 @@ def _device_argument(text: str) -> Any:
 # --- compare --------------------------------------------------------------------------------------------------------
 
 
+def _is_script_of_this(path: str) -> bool:
+    """Whether a file is what `pip` makes of this module: a script that is called `tenure`, too."""
+    try:
+        with open(path, "rb") as file:
+            return b"tenure.__main__" in file.read(1024)
+    except OSError:  # what cannot be read can still be run
+        return False
+
+
 def _on_the_path() -> Optional[str]:
-    """The program, not the script of the same name that `pip` makes of this module."""
     for folder in os.get_exec_path():
         found = shutil.which("tenure", path=folder)
-        if found is None:
-            continue
-        with open(found, "rb") as file:
-            if b"tenure.__main__" not in file.read(1024):
-                return found
+        if found and not _is_script_of_this(found):
+            return found
     return None
 
 
 def _find_command() -> str:
     named = os.environ.get(_COMMAND_VARIABLE)
     if named:
-        if not os.access(named, os.X_OK) or os.path.isdir(named):
+        if not os.access(named, os.X_OK) or os.path.isdir(named) or _is_script_of_this(named):
             raise _Failure(f"{_COMMAND_VARIABLE} says {named}, which is no program")
         return named
     packaged = Path(__file__).parent / "bin" / "tenure"
@@ -203,11 +208,6 @@ def _compare(passed_on: Sequence[str]) -> int:
         elif figure is not None and page is not None and status in (0, 3):
             _figure.draw(_figure.data_of(page), figure)
         return status
-
-
-def _hand_over(arguments: Sequence[str]) -> int:
-    command = _find_command()
-    os.execv(command, [command, *arguments])
 
 
 # --- info -----------------------------------------------------------------------------------------------------------
@@ -345,7 +345,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         if arguments[:1] == ["compare"]:
             return _compare(arguments[1:])
         if arguments and arguments[0] in _OF_THE_PROGRAM:
-            return _hand_over(arguments)
+            command = _find_command()
+            os.execv(command, [command, *arguments])
         parsed = _parser().parse_args(arguments)
         return int(parsed.run(parsed))
     except (_Failure, _figure.FigureError, trace.SnapshotError) as error:

@@ -50,9 +50,7 @@ __all__ = [
     "set_limit", "stats",
 ]  # fmt: skip
 
-_HOW_TO_BUILD = (
-    "in a checkout of tenure, with this torch installed: pip install --force-reinstall --no-deps ."
-)
+_HOW_TO_BUILD = "in a checkout of tenure, with this torch installed: pip install --force-reinstall --no-deps ."
 _lock = threading.Lock()
 _loaded: Optional[_library.Library] = None
 
