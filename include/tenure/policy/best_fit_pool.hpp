@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// `best_fit_pool`: the smallest free block that fits, split and merged. It needs nothing of a device but `cudaMalloc`.
+/// `best_fit_pool`: the smallest free block that fits, split and merged. It takes memory by `cudaMalloc` alone.
 ///
 /// A `range_pool` over `layout::bitmap`, which finds a fitting block in constant time through a two-level bitmap of
 /// size classes and takes the best of the first few of its class. `exact_best_fit_pool` searches exactly, in
