@@ -10,11 +10,20 @@
 ///         tree_links& links(node_index i) const;             // where the tree may keep its links
 ///         bool less(node_index a, node_index b) const; };    // strict, total over the nodes of one tree
 ///
+/// An order may also keep a *summary* of each subtree in the node at its top, such as the largest size below it:
+///
+///         auto& summary(node_index i) const;      // where it is kept
+///         auto summarize(node_index i) const;     // what it should be, from node i and the summaries of its children
+///
+/// Then the tree can be searched for the first node of a kind that its order does not know (`first_of`, `next_of`).
+///
 ///   1. In-order traversal is strictly ascending.
 ///   2. The heights of two siblings differ by at most one (AVL: Adelson-Velsky and Landis, 1962), so that n nodes
 ///      are at most 1.44 log2 n high. `balance` is the right height less the left one.
 ///   3. A node's links are the tree's between `insert` and `erase`, and nobody's before and after. What `less` looks
 ///      at may not change in between. Erasing moves links, never nodes: all other indices stay valid.
+///   4. After every call each summary is what it should be. Of a node in the tree, what else `summarize` looks at changes
+///      only right before `refreshed` tells of it.
 ///
 /// Cost: every call is O(log n) except where it says otherwise; no allocation, no recursion (but in `validate`).
 /// Thread-safety: thread-compatible.
@@ -47,12 +56,12 @@ class index_tree {
             side = order.less(n, at) ? 0 : 1;
         }
         order.links(n) = tree_links{parent, {no_node, no_node}, 0};
-        if (parent == no_node) {
+        if (parent == no_node)
             root_ = n;
-            return;
-        }
-        order.links(parent).child[side] = n;
-        for (;;) { // the subtree on `side` of `parent` has become one higher
+        else
+            order.links(parent).child[side] = n;
+        refreshed(order, n);
+        while (parent != no_node) { // the subtree on `side` of `parent` has become one higher
             tree_links& p = order.links(parent);
             p.balance = static_cast<std::int8_t>(p.balance + (side ? 1 : -1));
             if (p.balance == 0) return;
@@ -60,8 +69,7 @@ class index_tree {
                 rebalance(order, parent);
                 return;
             }
-            if (p.parent == no_node) return;
-            side = side_of(order, p.parent, parent);
+            if (p.parent != no_node) side = side_of(order, p.parent, parent);
             parent = p.parent;
         }
     }
@@ -86,10 +94,12 @@ class index_tree {
             }
             set_child(order, heir, 0, gone.child[0]);
             h.balance = gone.balance;
-            replace(order, gone.parent, n, heir);
+            put(order, gone.parent, n, heir);
         } else {
-            replace(order, gone.parent, n, gone.child[0] != no_node ? gone.child[0] : gone.child[1]);
+            put(order, gone.parent, n, gone.child[0] != no_node ? gone.child[0] : gone.child[1]);
         }
+        if constexpr (keeps_summaries<Order>) // an heir's summary is that of its old place, so all the way up
+            for (node_index i = at; i != no_node; i = order.links(i).parent) refresh(order, i);
         while (at != no_node) {
             tree_links& a = order.links(at);
             a.balance = static_cast<std::int8_t>(a.balance - (side ? 1 : -1));
@@ -101,6 +111,27 @@ class index_tree {
             const node_index parent = order.links(at).parent;
             if (parent != no_node) side = side_of(order, parent, at);
             at = parent;
+        }
+    }
+
+    /// Effects: `heir` is where `n` was, `n` in no tree. Requires: `heir` is in no tree, and belongs there by the order.
+    template <class Order>
+    void replace(const Order& order, node_index n, node_index heir) noexcept {
+        const tree_links l = order.links(n);
+        order.links(heir) = l;
+        put(order, l.parent, n, heir);
+        for (const node_index c : l.child)
+            if (c != no_node) order.links(c).parent = heir;
+        refreshed(order, heir);
+    }
+
+    /// To be called when what a summary is made of has changed in node `n`. Does nothing where there are none.
+    template <class Order>
+    void refreshed(const Order& order, node_index n) const noexcept {
+        if constexpr (keeps_summaries<Order>) {
+            refresh(order, n);
+            for (node_index at = order.links(n).parent; at != no_node && refresh(order, at);)
+                at = order.links(at).parent;
         }
     }
 
@@ -140,13 +171,38 @@ class index_tree {
         return found;
     }
 
-    /// Returns: whether the tree holds exactly `count` nodes, in order and in balance. Linear.
+    /// Requires: `within(n)`, by n's summary, is true iff `is` is true of a node in n's subtree.
+    /// Returns: the first node of which `is` is true, or `no_node`.
+    template <class Order, class Within, class Is>
+    [[nodiscard]] node_index first_of(const Order& order, Within within, Is is) const noexcept {
+        return root_ != no_node && within(root_) ? first_below(order, root_, within, is) : no_node;
+    }
+
+    /// The same. Returns: the first one after `n`.
+    template <class Order, class Within, class Is>
+    [[nodiscard]] node_index next_of(const Order& order, node_index n, Within within, Is is) const noexcept {
+        for (;;) {
+            const node_index right = order.links(n).child[1];
+            if (right != no_node && within(right)) return first_below(order, right, within, is);
+            node_index parent = order.links(n).parent;
+            while (parent != no_node && order.links(parent).child[1] == n) {
+                n = parent;
+                parent = order.links(n).parent;
+            }
+            if (parent == no_node || is(parent)) return parent;
+            n = parent;
+        }
+    }
+
+    /// Returns: whether the tree holds exactly `count` nodes, in order and in balance, with their summaries. Linear.
     template <class Order>
     [[nodiscard]] bool validate(const Order& order, std::size_t count) const noexcept {
         if (root_ == no_node) return count == 0;
         if (order.links(root_).parent != no_node || height(order, root_, 0) < 0) return false;
         std::size_t seen = 1;
         for (node_index n = first(order);; ++seen) {
+            if constexpr (keeps_summaries<Order>)
+                if (order.summary(n) != order.summarize(n)) return false;
             const node_index after = next(order, n);
             if (after == no_node) return seen == count;
             if (seen == count || !order.less(n, after) || order.less(after, n)) return false;
@@ -155,6 +211,36 @@ class index_tree {
     }
 
   private:
+    template <class Order>
+    static constexpr bool keeps_summaries = requires(const Order& order, node_index n) {
+        order.summary(n);
+        order.summarize(n);
+    };
+
+    /// Returns: whether it has changed.
+    template <class Order>
+    static bool refresh(const Order& order, node_index n) noexcept {
+        const auto now = order.summarize(n);
+        auto& kept = order.summary(n);
+        const bool changes = kept != now;
+        kept = now;
+        return changes;
+    }
+
+    /// Requires: `within(at)`.
+    template <class Order, class Within, class Is>
+    static node_index first_below(const Order& order, node_index at, Within within, Is is) noexcept {
+        for (;;) {
+            const node_index left = order.links(at).child[0];
+            if (left != no_node && within(left))
+                at = left;
+            else if (is(at))
+                return at;
+            else
+                at = order.links(at).child[1];
+        }
+    }
+
     template <class Order>
     static unsigned side_of(const Order& order, node_index parent, node_index child) noexcept {
         return order.links(parent).child[1] == child ? 1 : 0;
@@ -177,7 +263,7 @@ class index_tree {
 
     /// `heir`, or nothing, takes the place of `n` under `parent`.
     template <class Order>
-    void replace(const Order& order, node_index parent, node_index n, node_index heir) noexcept {
+    void put(const Order& order, node_index parent, node_index n, node_index heir) noexcept {
         if (parent == no_node) {
             root_ = heir;
             if (heir != no_node) order.links(heir).parent = no_node;
@@ -190,9 +276,13 @@ class index_tree {
     template <class Order>
     node_index rotate(const Order& order, node_index n, unsigned side) noexcept {
         const node_index up = order.links(n).child[side];
-        replace(order, order.links(n).parent, n, up);
+        put(order, order.links(n).parent, n, up);
         set_child(order, n, side, order.links(up).child[1 - side]);
         set_child(order, up, 1 - side, n);
+        if constexpr (keeps_summaries<Order>) {
+            refresh(order, n);
+            refresh(order, up);
+        }
         return up;
     }
 

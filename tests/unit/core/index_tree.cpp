@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <random>
 #include <set>
 #include <utility>
@@ -25,6 +26,26 @@ struct by_key {
     [[nodiscard]] tree_links& links(node_index i) const { return items[i].links; }
     [[nodiscard]] bool less(node_index a, node_index b) const {
         return std::pair(items[a].key, a) < std::pair(items[b].key, b);
+    }
+};
+
+/// With a summary: the largest weight below.
+struct weighted_item : item {
+    std::uint64_t weight = 0, most = 0;
+};
+
+struct by_key_and_weight {
+    weighted_item* items;
+    [[nodiscard]] tree_links& links(node_index i) const { return items[i].links; }
+    [[nodiscard]] bool less(node_index a, node_index b) const {
+        return std::pair(items[a].key, a) < std::pair(items[b].key, b);
+    }
+    [[nodiscard]] std::uint64_t& summary(node_index i) const { return items[i].most; }
+    [[nodiscard]] std::uint64_t summarize(node_index i) const {
+        std::uint64_t most = items[i].weight;
+        for (const node_index c : items[i].links.child)
+            if (c != no_node) most = std::max(most, items[c].most);
+        return most;
     }
 };
 
@@ -114,4 +135,78 @@ TEST_CASE("index_tree sees broken links, order and balance", "[core][index_tree]
     items[3].links.balance = 0;
     items[0].links.parent = 5;
     CHECK_FALSE(tree.validate(order, 7));
+}
+
+TEST_CASE("index_tree finds by summaries what a walk finds", "[core][index_tree]") {
+    CAPTURE(test::seed());
+    std::mt19937_64 rng(test::seed());
+    constexpr std::uint32_t n = 200;
+    std::vector<weighted_item> items(n);
+    const by_key_and_weight order{items.data()};
+    index_tree tree;
+    std::set<std::pair<std::uint64_t, node_index>> oracle;
+    for (int step = 0; step < 6000; ++step) {
+        const auto i = static_cast<node_index>(test::below(rng, n));
+        CAPTURE(step, i);
+        const bool is_in = oracle.count({items[i].key, i}) != 0;
+        if (!is_in && test::chance(rng, step % 1000 < 500 ? 90 : 40)) {
+            items[i].key = test::below(rng, 1000);
+            items[i].weight = test::below(rng, 50);
+            tree.insert(order, i);
+            oracle.emplace(items[i].key, i);
+        } else if (is_in && test::chance(rng, 30)) {
+            items[i].weight = test::below(rng, 50);
+            tree.refreshed(order, i);
+        } else if (is_in && test::chance(rng, 50)) { // another node takes its place
+            const auto heir = static_cast<node_index>(test::below(rng, n));
+            if (oracle.count({items[heir].key, heir}) != 0) continue;
+            const auto at = oracle.erase(oracle.find({items[i].key, i}));
+            const auto below = at == oracle.begin() ? 0 : std::prev(at)->first + 1;
+            const auto above = at == oracle.end() ? items[i].key + 1 : at->first;
+            items[heir].key = below < above ? above - 1 : items[i].key;
+            items[heir].weight = test::below(rng, 50);
+            const auto added = oracle.emplace(items[heir].key, heir).first;
+            if (std::next(added) !=
+                at) { // an equal key and a higher index than its neighbour's: not its place
+                oracle.erase(added);
+                oracle.emplace(items[i].key, i);
+                continue;
+            }
+            tree.replace(order, i, heir);
+            tree.refreshed(order, heir);
+        } else if (is_in) {
+            tree.erase(order, i);
+            oracle.erase({items[i].key, i});
+        }
+        REQUIRE(tree.validate(order, oracle.size()));
+        const std::uint64_t least = test::below(rng, 52);
+        const auto within = [&](node_index x) { return items[x].most >= least; };
+        const auto is = [&](node_index x) { return items[x].weight >= least; };
+        node_index found = tree.first_of(order, within, is);
+        for (const auto& [key, x] : oracle) {
+            if (!is(x)) continue;
+            REQUIRE(found == x);
+            found = tree.next_of(order, found, within, is);
+        }
+        REQUIRE(found == no_node);
+    }
+}
+
+TEST_CASE("index_tree sees a summary that is not up to date", "[core][index_tree]") {
+    std::vector<weighted_item> items(7);
+    const by_key_and_weight order{items.data()};
+    index_tree tree;
+    for (node_index i = 0; i < 7; ++i) {
+        items[i].key = i;
+        items[i].weight = i;
+        tree.insert(order, i);
+    }
+    REQUIRE(tree.validate(order, 7));
+    items[0].weight = 9;
+    CHECK_FALSE(tree.validate(order, 7));
+    tree.refreshed(order, 0);
+    CHECK(tree.validate(order, 7));
+    CHECK(tree.first_of(
+              order, [&](node_index x) { return items[x].most >= 9; },
+              [&](node_index x) { return items[x].weight >= 9; }) == 0);
 }
