@@ -9,8 +9,8 @@
 ///
 /// Invariants:
 ///   1. A block is reported complete exactly once, and only after every event of it has passed.
-///   2. Events of one stream pass in the order of their queue. A poll asks about the oldest; if that has passed, about
-///      the newest, which tells of all; and only if that has not, about those between, one by one.
+///   2. Events of one stream pass in the order of their queue. A poll asks about the newest, which tells of all, first if all
+///      had passed at the last poll, else if the oldest has; and only if it has not, about those before, one by one.
 ///   3. An event is recorded only inside `begin_free`; the streams of `record_use` must live until then. Afterwards
 ///      they may be destroyed: events survive their stream.
 ///   4. Nothing is recorded on a capturing stream. A block used in a capture is reported as captured instead; if the
@@ -156,6 +156,7 @@ class pending_uses {
         node_index head = no_node;
         node_index tail = no_node;
         std::uint32_t references = 0; ///< uses of live blocks and queued events
+        bool had_passed = false;      ///< all of it, at the last look
     };
     struct block_waits {
         node_index uses = no_node;
@@ -181,7 +182,8 @@ class pending_uses {
         }
         by_id_.emplace(id, q);
         idle_queues_.pop_back();
-        queues_[q] = {id, stream, by_handle, no_node, no_node, 1};
+        // What was found of the stream that had this queue before is as good a guess as any.
+        queues_[q] = {id, stream, by_handle, no_node, no_node, 1, queues_[q].had_passed};
         return q;
     }
 
@@ -217,20 +219,35 @@ class pending_uses {
         return true;
     }
 
+    /// Requires: the queue is not empty. Returns: the newest node of it whose event is known to have passed, or `no_node`.
+    template <class Passed>
+    node_index last_passed(const queue& q, Passed& passed) const {
+        const bool alone = q.head == q.tail;
+        const bool newest_first = q.had_passed && !alone;
+        if (newest_first && passed(nodes_[q.tail].event)) return q.tail;
+        if (!passed(nodes_[q.head].event)) return no_node;
+        if (alone || (!newest_first && passed(nodes_[q.tail].event))) return q.tail;
+        node_index last = q.head;
+        for (node_index i = nodes_[last].next_in_queue; i != q.tail && passed(nodes_[i].event);
+             i = nodes_[i].next_in_queue)
+            last = i;
+        return last;
+    }
+
     template <class F, class Passed>
     bool visit(F& completed, Passed passed) {
         if (pending_ == 0) return false;
         bool any_completed = false;
         for (node_index qi = 0; qi < queues_.size(); ++qi) {
-            const node_index newest = queues_[qi].tail;
-            bool all = false, first = true;
-            for (; queues_[qi].head != no_node && (all || passed(nodes_[queues_[qi].head].event));
-                 first = false) {
-                if (first && queues_[qi].head != newest) all = passed(nodes_[newest].event);
+            if (queues_[qi].head == no_node) continue;
+            const node_index last = last_passed(queues_[qi], passed);
+            queues_[qi].had_passed = last == queues_[qi].tail;
+            for (bool more = last != no_node; more;) {
                 queue& q = queues_[qi];
                 const node_index i = q.head;
                 const block_id id = nodes_[i].block;
                 q.head = nodes_[i].next_in_queue;
+                more = i != last;
                 events_->release(nodes_[i].event);
                 nodes_.destroy(i);
                 drop(qi);

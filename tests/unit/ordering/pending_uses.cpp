@@ -276,3 +276,37 @@ TEST_CASE("one question tells of all that a stream has passed", "[ordering][pend
     CHECK(w.completed.size() == 20);
     CHECK(w.uses.pending() == 0);
 }
+
+TEST_CASE("a stream that keeps up is asked once a poll, whatever waits for it", "[ordering][pending_uses]") {
+    uses_world w;
+    const stream_handle s = w.stream();
+    const auto free_three = [&](layout::block_id first) {
+        for (layout::block_id b = first; b < first + 3; ++b) {
+            w.use(b, s);
+            w.device.launch(s, 1ms);
+            CHECK(w.uses.begin_free(b).pending);
+        }
+    };
+    const auto queries_of_a_poll = [&w] {
+        const auto before = w.device.calls(sim::call::query);
+        (void)w.poll();
+        return w.device.calls(sim::call::query) - before;
+    };
+    free_three(0);
+    w.device.advance(3ms);
+    CHECK(queries_of_a_poll() == 2); // the oldest, and the newest
+    for (layout::block_id b = 3; b < 12; b += 3) {
+        free_three(b);
+        w.device.advance(3ms);
+        CHECK(queries_of_a_poll() == 1);
+        CHECK(w.uses.pending() == 0);
+    }
+    free_three(12);
+    w.device.advance(2ms);
+    CHECK(queries_of_a_poll() == 3); // the newest has not passed, the two before it have
+    CHECK(w.uses.pending() == 1);
+    w.device.advance(1ms);
+    CHECK(queries_of_a_poll() == 1);
+    CHECK(w.uses.pending() == 0);
+    CHECK(w.completed.size() == 15);
+}

@@ -134,6 +134,43 @@ TEST_CASE("a fifth mark joins the fourth, and settles no earlier than its event"
     CHECK(w.blocks.validate());
 }
 
+TEST_CASE("a stream that keeps up is asked once a look, whatever its marks", "[ordering][stream_order]") {
+    order_world w(512);
+    const stream_handle s = w.device.create_stream();
+    const auto l = w.lane(s);
+    (void)w.lane(w.device.create_stream()); // somebody who might ask
+    const auto free_three = [&] {
+        for (int i = 0; i < 3; ++i) {
+            w.device.launch(s, 1ms);
+            w.free_on(l, 1_MiB);
+            w.order.mark_if_due(l, s, w.blocks);
+        }
+    };
+    const auto queries_of_a_look = [&] {
+        const auto before = w.device.calls(sim::call::query);
+        (void)w.order.poll(w.blocks);
+        return w.device.calls(sim::call::query) - before;
+    };
+    free_three();
+    CHECK(queries_of_a_look() == 1); // the oldest has not passed
+    w.device.advance(3ms);
+    CHECK(queries_of_a_look() == 3); // one by one; all have
+    for (int round = 0; round < 3; ++round) {
+        free_three();
+        w.device.advance(3ms);
+        CHECK(queries_of_a_look() == 1); // the newest
+        CHECK(w.usable(order_type::no_lane) == 64_MiB);
+    }
+    free_three();
+    w.device.advance(2ms);
+    CHECK(queries_of_a_look() == 3); // the newest has not passed, the two before it have
+    CHECK(w.usable(order_type::no_lane) == 63_MiB);
+    w.device.advance(1ms);
+    CHECK(queries_of_a_look() == 1);
+    CHECK(w.usable(order_type::no_lane) == 64_MiB);
+    CHECK(w.blocks.validate());
+}
+
 TEST_CASE("the only lane keeps what is marked in one piece", "[ordering][stream_order]") {
     order_world w(512);
     const stream_handle s = w.device.create_stream();
