@@ -76,6 +76,7 @@ json to_object(const comparison_row& row) {
                 {"segments", r.segments},
                 {"driver_calls", std::move(calls)},
                 {"driver_us", r.driver_us},
+                {"growth_us", r.growth_us ? json(*r.growth_us) : json(nullptr)},
                 {"warm_share", r.warm_share ? json(*r.warm_share) : json(nullptr)},
                 {"ns_per_op", r.ns_per_op},
                 {"oom_count", r.oom_count},

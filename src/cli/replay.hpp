@@ -223,8 +223,7 @@ replay_result replay_watched(const trace& t, const Make& make, const replay_opti
     sim::device device({.capacity = options.capacity});
     sim_machine machine(device);
     sim_world world(machine, t.streams);
-    std::chrono::nanoseconds first_half{0};
-    watcher watch(device, [&] { first_half = machine.allocator_time(); });
+    watcher watch(device, [&] { return machine.allocator_time(); });
     if (options.footprint) watch.keep_footprint(t.events.size(), [&] { return device.reserved(); });
     {
         const tenants<R> pools = make(device);
@@ -238,8 +237,9 @@ replay_result replay_watched(const trace& t, const Make& make, const replay_opti
             if (counts[i] != 0) r.driver_calls.emplace_back(to_string(static_cast<sim::call>(i)), counts[i]);
         }
         r.driver_us = std::chrono::duration<double, std::micro>(machine.allocator_time()).count();
+        r.growth_us = std::chrono::duration<double, std::micro>(watch.growth()).count();
         const double warm_us =
-            std::chrono::duration<double, std::micro>(machine.allocator_time() - first_half).count();
+            std::chrono::duration<double, std::micro>(machine.allocator_time() - watch.first_half()).count();
         const double took_us = static_cast<double>(t.events.back().t_us - t.events[t.events.size() / 2].t_us);
         if (took_us > 0) r.warm_share = warm_us / took_us;
         for (const auto& pool : pools) {

@@ -55,6 +55,8 @@ struct replay_result {
         driver_calls;     ///< by the allocator; kinds with at least one
     double driver_us = 0; ///< time in those calls: modelled on the simulated device, measured on a GPU
     std::optional<double>
+        growth_us; ///< of it until 99 % of the live peak lived for the first time; only modelled
+    std::optional<double>
         warm_share;       ///< driver time in the second half of the events, as a part of the program's time
                           ///< there; only modelled, and only where the trace has times
     double ns_per_op = 0; ///< host time of one allocate or deallocate call: median over the timed passes

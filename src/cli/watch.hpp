@@ -26,6 +26,7 @@
 #include <tenure/core/error.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -34,6 +35,7 @@
 #include <map>
 #include <optional>
 #include <utility>
+#include <vector>
 
 namespace tenure::cli {
 
@@ -112,6 +114,9 @@ class tally {
         reserved_ = std::move(reserved);
     }
 
+    /// Bytes, so far.
+    [[nodiscard]] std::uint64_t live_peak() const noexcept { return live_peak_; }
+
     /// Effects: writes down what was seen.
     void report(replay_result& r) const {
         r.requested_peak = requested_peak_;
@@ -141,11 +146,11 @@ class tally {
 /// handed out between its free and its completion is a `replay_error`.
 class watcher : public tally {
   public:
-    /// `at_half_way`: called once.
-    watcher(sim::device& device, std::function<void()> at_half_way)
-        : device_(&device), at_half_way_(std::move(at_half_way)) {}
+    /// `driver_time`: the allocator's, up to now.
+    watcher(sim::device& device, std::function<std::chrono::nanoseconds()> driver_time)
+        : device_(&device), driver_time_(std::move(driver_time)) {}
 
-    void half_way() { at_half_way_(); }
+    void half_way() { first_half_ = driver_time_(); }
 
     void allocated(std::uint32_t id, void* p, std::uint64_t bytes, stream_handle s) {
         if (p == nullptr) return;
@@ -159,6 +164,8 @@ class watcher : public tally {
         }
         blocks_.emplace_hint(next, begin, bytes);
         tally::allocated(id, p, bytes, s);
+        if (climb_.empty() || live_peak() > climb_.back().first)
+            climb_.emplace_back(live_peak(), driver_time_());
         device_->block_allocated(p, bytes, s);
     }
 
@@ -169,6 +176,16 @@ class watcher : public tally {
     void ended(const void* p, std::uint64_t bytes) {
         blocks_.erase(to_address(p));
         tally::ended(p, bytes);
+    }
+
+    /// Returns: driver time in the first half of the events. Requires: that is over.
+    [[nodiscard]] std::chrono::nanoseconds first_half() const noexcept { return first_half_; }
+
+    /// Returns: driver time until 99 % of the peak lived for the first time.
+    [[nodiscard]] std::chrono::nanoseconds growth() const noexcept {
+        for (const auto& [live, spent] : climb_)
+            if (live >= live_peak() - live_peak() / 100) return spent;
+        return {};
     }
 
   private:
@@ -184,7 +201,10 @@ class watcher : public tally {
     }
 
     sim::device* device_;
-    std::function<void()> at_half_way_;
+    std::function<std::chrono::nanoseconds()> driver_time_;
+    std::chrono::nanoseconds first_half_{0};
+    std::vector<std::pair<std::uint64_t, std::chrono::nanoseconds>>
+        climb_;                                     ///< each new peak, bytes, and driver time until then
     std::map<std::uint64_t, std::uint64_t> blocks_; ///< address -> bytes, from allocation to end
 };
 

@@ -158,7 +158,7 @@ TEST_CASE("who looks into blocks is told of every use, and of what is left", "[c
         sim::device device;
         sim_machine machine(device);
         sim_world world(machine, t.streams);
-        looking watch(device, [] {});
+        looking watch(device, [&] { return machine.allocator_time(); });
         {
             tenants<sound> pools;
             pools.push_back(std::make_unique<sound>(device));
