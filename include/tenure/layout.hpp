@@ -7,6 +7,8 @@
 #include <tenure/layout/bitmap.hpp>
 #include <tenure/layout/buddy.hpp>
 #include <tenure/layout/domain_table.hpp>
+#include <tenure/layout/first_fit.hpp>
+#include <tenure/layout/fit.hpp>
 #include <tenure/layout/layout.hpp>
 #include <tenure/layout/range_table.hpp>
 #include <tenure/layout/size_classes.hpp>

@@ -25,7 +25,7 @@ POLICIES = ["best_fit", "buddy", "slab", "caching", "async", "remap", "binned"]
 KEYS = {
     "trace": str, "policy": str, "device": str, "limit": (int, type(None)), "events": int, "requested_peak": int,
     "live_peak": int, "reserved_peak": int, "ratio": (int, float), "segments": int, "driver_calls": dict,
-    "driver_us": (int, float), "warm_share": (float, int, type(None)), "ns_per_op": (int, float), "oom_count": int, "first_oom": (dict, type(None)),
+    "driver_us": (int, float), "growth_us": (float, int, type(None)), "warm_share": (float, int, type(None)), "ns_per_op": (int, float), "oom_count": int, "first_oom": (dict, type(None)),
     "completed": bool,
 }
 
@@ -514,13 +514,14 @@ class RemapGoalsTest(CompareTest):
         ratios = []
         for trace in sorted(TRACES.glob("*.csv.gz")):
             with self.subTest(trace=trace.name):
-                row, = self.compare(trace, "--policy", "remap")
+                row, segments = self.compare(trace, "--policy", "remap,caching")
                 ratios.append(row["ratio"])
                 self.assertLessEqual(row["ratio"], 1.05)
+                self.assertLessEqual(row["growth_us"], 1.5 * segments["growth_us"])
                 # With several streams: an event for each free of a block that others use, and a query of 2 us for
                 # every two of them.
                 streams = trace.name.startswith("multistream")
-                self.assertLessEqual(row["warm_share"], 0.0085 if streams else 0.0015)
+                self.assertLessEqual(row["warm_share"], 0.0055 if streams else 0.0015)
                 limit = int(row["live_peak"] * 1.05)
                 tight, = self.compare(trace, "--policy", "remap", "--limit", limit)
                 self.assertEqual(tight["oom_count"], 0)
@@ -535,8 +536,8 @@ class RemapGoalsTest(CompareTest):
                 without, row = self.compare(trace, "--policy", "remap,fronted_remap")
                 alone *= without["ratio"]
                 fronted *= row["ratio"]
-                self.assertLessEqual(row["ratio"], without["ratio"] + 0.012)
-        self.assertLessEqual(fronted ** (1 / 7), alone ** (1 / 7) + 0.005)
+                self.assertLessEqual(row["ratio"], without["ratio"] + 0.025)
+        self.assertLessEqual(fronted ** (1 / 7), alone ** (1 / 7) + 0.006)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@
 #include <tenure/layout/best_fit.hpp>
 #include <tenure/layout/bitmap.hpp>
 #include <tenure/layout/buddy.hpp>
+#include <tenure/layout/first_fit.hpp>
 #include <tenure/layout/slab.hpp>
 
 namespace tenure::test {
@@ -18,8 +19,8 @@ struct layout_traits<layout::best_fit> : exact_layout_traits {
 };
 
 template <>
-struct layout_traits<layout::placed_best_fit> : exact_layout_traits {
-    static constexpr bool best_fit = true;
+struct layout_traits<layout::first_fit> : exact_layout_traits {
+    static constexpr bool first_fit = true;
 };
 
 template <>
@@ -53,7 +54,7 @@ struct layout_traits<layout::slab> : exact_layout_traits {
 using namespace tenure;
 
 TEMPLATE_TEST_CASE("random programs in a wide space agree with the oracle", "[layout][model]", //
-                   layout::best_fit, layout::placed_best_fit, layout::bitmap, layout::buddy, layout::slab) {
+                   layout::best_fit, layout::first_fit, layout::bitmap, layout::buddy, layout::slab) {
     CAPTURE(test::seed());
     for (std::uint64_t round = 0; round < 4; ++round) {
         CAPTURE(round);
@@ -62,7 +63,7 @@ TEMPLATE_TEST_CASE("random programs in a wide space agree with the oracle", "[la
 }
 
 TEMPLATE_TEST_CASE("random programs in a narrow space agree with the oracle", "[layout][model]", //
-                   layout::best_fit, layout::placed_best_fit, layout::bitmap, layout::buddy, layout::slab) {
+                   layout::best_fit, layout::first_fit, layout::bitmap, layout::buddy, layout::slab) {
     CAPTURE(test::seed());
     for (std::uint64_t round = 0; round < 4; ++round) {
         CAPTURE(round);
@@ -71,7 +72,7 @@ TEMPLATE_TEST_CASE("random programs in a narrow space agree with the oracle", "[
 }
 
 TEMPLATE_TEST_CASE("random programs with many blocks agree with the oracle", "[layout][model]", //
-                   layout::best_fit, layout::placed_best_fit, layout::bitmap, layout::buddy, layout::slab) {
+                   layout::best_fit, layout::first_fit, layout::bitmap, layout::buddy, layout::slab) {
     CAPTURE(test::seed());
     test::layout_program<TestType>(test::seed(), test::dense_program()).run();
 }

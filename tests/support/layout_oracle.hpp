@@ -33,6 +33,9 @@ struct exact_layout_traits {
     /// The free block taken is the smallest that can hold the request, the lowest among equals, and its front.
     static constexpr bool best_fit = false;
 
+    /// The same, but it is the lowest that can hold the request.
+    static constexpr bool first_fit = false;
+
     /// A block is `rounded` bytes large, never more.
     static constexpr bool size_is_rounded = true;
 
@@ -197,10 +200,10 @@ class layout_oracle {
         return round_up(best->second, std::max(a, layout::granule));
     }
 
-    /// Returns: the free block that exact best fit must take, as the address it hands out; none if nothing fits.
+    /// Returns: the free block that an exact layout must take, as the address it hands out; none if nothing fits.
     template <class L>
-    [[nodiscard]] std::optional<layout::address> best_fit(std::size_t n, std::size_t a,
-                                                          std::span<const layout::domain> domains) const {
+    [[nodiscard]] std::optional<layout::address> exact_fit(std::size_t n, std::size_t a,
+                                                           std::span<const layout::domain> domains) const {
         const interval_map::value_type* best = nullptr;
         for (const auto& entry : pieces_) {
             const piece& p = entry.second;
@@ -208,7 +211,8 @@ class layout_oracle {
             if (!exact_layout_traits::could_hold<L>({layout::no_block, entry.first, p.size, true, p.color}, n,
                                                     a))
                 continue;
-            if (!best || p.size < best->second.size) best = &entry;
+            const bool is_better = !layout_traits<L>::first_fit && best && p.size < best->second.size;
+            if (!best || is_better) best = &entry;
         }
         if (!best) return std::nullopt;
         return round_up(best->first, std::max(a, layout::granule));

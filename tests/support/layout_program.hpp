@@ -105,7 +105,7 @@ class layout_program {
             could |= b.free && std::find(domains.begin(), domains.end(), b.color) != domains.end() &&
                      traits::template could_hold<L>(b, n, a);
         });
-        const auto best = oracle_.best_fit<L>(n, a, domains);
+        const auto expected = oracle_.exact_fit<L>(n, a, domains);
         const layout::block_id id = layout_.allocate(n, a, domains);
         if (id == layout::no_block) {
             REQUIRE_FALSE(could);
@@ -118,7 +118,7 @@ class layout_program {
         REQUIRE(size >= L::rounded(n, a));
         if (traits::size_is_rounded) REQUIRE(size == L::rounded(n, a));
         REQUIRE(size >= n);
-        if (traits::best_fit) REQUIRE(best == offset);
+        if (traits::best_fit || traits::first_fit) REQUIRE(expected == offset);
         REQUIRE(oracle_.allocated(id, offset, size, domains) == "");
         live_.push_back({id, offset});
         return true;

@@ -1,22 +1,23 @@
 #pragma once
 
 /// \file
-/// `best_fit`: exact best fit with split and merge. The reference that other layouts are measured against.
+/// `basic_fit`: exact fit with split and merge, in two rules: `best_fit` and `first_fit`.
 ///
 ///     range   [ used | free d0 | used | free d0 | free d1 | used ]     blocks chained in address order
 ///                        |                 |         |
-///     trees           domain 0: by (size, address)   domain 1        one search tree a domain
+///     trees           domain 0, in the rule's order     domain 1       one search tree a domain
 ///
-/// A request takes the smallest free block that can hold it at its alignment, the lowest one among equals, over all
-/// domains asked for. Its front part is handed out. What alignment leaves before it and what remains behind it stay
-/// free, in their domain. A freed block merges with its neighbours of the same domain; never across two ranges, even
-/// where these touch.
+/// The rule says which of the free blocks that hold a request, over all domains asked for, is taken:
+///
+///     best     the smallest, the lowest one among equals
+///     first    the lowest
+///
+/// Its front part is handed out. What alignment leaves before it and what remains behind it stay free, in their domain.
+/// A freed block merges with its neighbours of the same domain; never across two ranges, even where these touch.
 ///
 /// Beside the layout concept it shows its free blocks to callers that decide by themselves (`find`, `take`): a
-/// caching pool looks at the best block and may refuse it, or takes it whole.
-///
-/// `placed_best_fit` is the same with free blocks in one more tree, by address: callers find what is free at a place
-/// (`free_from`), take it from there (`take_at`), and may let a range grow at its end (`grow`).
+/// caching pool looks at the best block and may refuse it, or takes it whole. With the rule `first` callers also find what
+/// is free at a place (`free_from`), take it from there (`take_at`), and may let a range grow at its end (`grow`).
 ///
 ///   1. Blocks tile their range; two free neighbours in one range never have the same domain.
 ///   2. Each free block is in its domain's tree, and nothing else is.
@@ -24,9 +25,9 @@
 ///      So the id at a range's base stays as long as the range.
 ///
 /// Complexity: every call is O(log free blocks), plus the domains asked for. Alignment beyond the granule may make
-/// `find` step over blocks that are large enough but not aligned: only blocks smaller than request + alignment.
-/// `recolor` is O(k log n) in the k free blocks of `from`; `absorb` in the smaller number of the two domains.
-/// Cost: 48 bytes a block, free or used; 64 with the tree by address. Thread-safety: thread-compatible.
+/// `find` step over blocks that are large enough but not aligned: of the best rule only blocks smaller than request +
+/// alignment. `recolor` is O(k log n) in the k free blocks of `from`; `absorb` in the smaller number of the two domains.
+/// Cost: 48 bytes a block, free or used; 72 with the rule `first`. Thread-safety: thread-compatible.
 
 #include <tenure/core/bits.hpp>
 #include <tenure/core/index_tree.hpp>
@@ -45,8 +46,12 @@
 
 namespace tenure::layout {
 
-template <bool by_address>
-class basic_best_fit {
+enum class fit_rule : unsigned char { best, first };
+
+template <fit_rule Rule>
+class basic_fit {
+    static constexpr bool by_address = Rule == fit_rule::first;
+
   public:
     /// A free block, not taken yet. Valid until the layout changes. `size` in bytes, before any split.
     struct candidate {
@@ -124,9 +129,9 @@ class basic_best_fit {
         for (const domain d : domains) {
             const record* const r = domains_.find(d);
             if (!r) continue;
-            node_index i = r->tree.first_where(order(), [&](node_index x) { return nodes_[x].size >= need; });
+            node_index i = first_of_size(*r, need);
             while (i != no_node && (best == no_node || order().less(i, best)) && !fits(nodes_[i], need, a))
-                i = r->tree.next(order(), i);
+                i = next_of_size(*r, i, need);
             if (i != no_node && (best == no_node || order().less(i, best))) best = i;
         }
         if (best == no_node) return std::nullopt;
@@ -277,7 +282,7 @@ class basic_best_fit {
         std::size_t largest = 0;
         for (const domain d : domains) {
             const record* const r = domains_.find(d);
-            if (r && !r->tree.empty()) largest = std::max(largest, nodes_[r->tree.last(order())].size);
+            if (r && !r->tree.empty()) largest = std::max(largest, largest_in(*r));
         }
         return largest;
     }
@@ -352,7 +357,8 @@ class basic_best_fit {
     };
     static_assert(sizeof(plain_node) == 48);
     struct placed_node : plain_node {
-        tree_links place; ///< in the tree by address, when free
+        tree_links place;     ///< in the tree of all domains, when free
+        std::size_t most = 0; ///< bytes of the largest block in its subtree of its domain's tree, when free
     };
     using node = std::conditional_t<by_address, placed_node, plain_node>;
 
@@ -366,7 +372,7 @@ class basic_best_fit {
 
     /// For `smallest_run`.
     struct shown {
-        const basic_best_fit& l;
+        const basic_fit& l;
         [[nodiscard]] const node& neighbours(node_index n) const noexcept { return l.nodes_[n]; }
         [[nodiscard]] address offset(node_index n) const noexcept { return l.nodes_[n].offset; }
         [[nodiscard]] std::size_t size(node_index n) const noexcept { return l.nodes_[n].size; }
@@ -391,8 +397,28 @@ class basic_best_fit {
             return x.size != y.size ? x.size < y.size : x.offset < y.offset;
         }
     };
-    [[nodiscard]] by_size<node> order() noexcept { return {nodes_.data()}; }
-    [[nodiscard]] by_size<const node> order() const noexcept { return {nodes_.data()}; }
+
+    template <class Node>
+    struct by_address_and_most {
+        Node* nodes;
+        [[nodiscard]] auto& links(node_index i) const noexcept { return nodes[i].links; }
+        [[nodiscard]] bool less(node_index a, node_index b) const noexcept {
+            return nodes[a].offset < nodes[b].offset;
+        }
+        [[nodiscard]] auto& summary(node_index i) const noexcept { return nodes[i].most; }
+        [[nodiscard]] std::size_t summarize(node_index i) const noexcept {
+            std::size_t most = nodes[i].size;
+            for (const node_index c : nodes[i].links.child)
+                if (c != no_node) most = std::max(most, nodes[c].most);
+            return most;
+        }
+    };
+
+    /// A domain's tree.
+    template <class Node>
+    using in_order = std::conditional_t<by_address, by_address_and_most<Node>, by_size<Node>>;
+    [[nodiscard]] in_order<node> order() noexcept { return {nodes_.data()}; }
+    [[nodiscard]] in_order<const node> order() const noexcept { return {nodes_.data()}; }
 
     template <class Node>
     struct by_place {
@@ -404,6 +430,34 @@ class basic_best_fit {
     };
     [[nodiscard]] by_place<node> place_order() noexcept { return {nodes_.data()}; }
     [[nodiscard]] by_place<const node> place_order() const noexcept { return {nodes_.data()}; }
+
+    /// Returns: the first free block of the domain, in the rule's order, that has `bytes` bytes.
+    [[nodiscard]] node_index first_of_size(const record& r, std::size_t bytes) const noexcept {
+        const auto has = [&](node_index n) { return nodes_[n].size >= bytes; };
+        if constexpr (by_address)
+            return r.tree.first_of(
+                order(), [&](node_index n) { return nodes_[n].most >= bytes; }, has);
+        else
+            return r.tree.first_where(order(), has);
+    }
+
+    /// Returns: the one after `n`, which has them.
+    [[nodiscard]] node_index next_of_size(const record& r, node_index n, std::size_t bytes) const noexcept {
+        if constexpr (by_address)
+            return r.tree.next_of(
+                order(), n, [&](node_index x) { return nodes_[x].most >= bytes; },
+                [&](node_index x) { return nodes_[x].size >= bytes; });
+        else
+            return r.tree.next(order(), n);
+    }
+
+    /// Requires: there is one.
+    [[nodiscard]] std::size_t largest_in(const record& r) const noexcept {
+        if constexpr (by_address)
+            return nodes_[r.tree.root()].most;
+        else
+            return nodes_[r.tree.last(order())].size;
+    }
 
     static bool fits(const node& n, std::size_t need, std::size_t a) noexcept {
         const address start = round_up(n.offset, std::max(a, granule));
@@ -437,6 +491,14 @@ class basic_best_fit {
     /// Requires: room for two nodes.
     node_index take_part(node_index n, address start, std::size_t bytes) noexcept {
         const domain d = nodes_[n].color;
+        if constexpr (by_address)
+            if (start == nodes_[n].offset && bytes != nodes_[n].size) { // the rest is where it was
+                take_place(split(n, bytes), n, d);
+                nodes_[n].free = false;
+                domains_[d].bytes -= bytes;
+                used_ += bytes;
+                return n;
+            }
         unlink(n);
         node_index taken = n;
         if (start != nodes_[n].offset) {
@@ -456,6 +518,7 @@ class basic_best_fit {
 
     /// A block that is in no tree becomes free in d, together with its neighbours there.
     void settle(node_index n, domain d) noexcept {
+        if constexpr (by_address) return settle_in_place(n, d);
         if (const node_index next = nodes_[n].next; is_free(next, d)) {
             unlink(next);
             join(n, next);
@@ -468,7 +531,37 @@ class basic_best_fit {
         link(n, d);
     }
 
-    /// The block `upper`, right behind `lower`, becomes part of it. Both are in no tree.
+    /// The same where the order does not depend on sizes: a block that grows stays where it is in the trees.
+    void settle_in_place(node_index n, domain d) noexcept requires(by_address) {
+        const node_index next = nodes_[n].next, previous = nodes_[n].previous;
+        const bool joins_next = is_free(next, d);
+        if (!is_free(previous, d)) {
+            if (!joins_next) return link(n, d);
+            domains_[d].bytes += nodes_[n].size;
+            take_place(n, next, d);
+            join(n, next);
+            return domains_[d].tree.refreshed(order(), n);
+        }
+        if (joins_next) {
+            unlink(next);
+            join(n, next);
+        }
+        domains_[d].bytes += nodes_[n].size;
+        join(previous, n);
+        domains_[d].tree.refreshed(order(), previous);
+    }
+
+    /// Effects: block n is free in d, in the trees where `former` was, which is in none. Requires: no other free block lies
+    /// between them.
+    void take_place(node_index n, node_index former, domain d) noexcept requires(by_address) {
+        nodes_[n].free = true;
+        nodes_[n].color = d;
+        domains_[d].tree.replace(order(), former, n);
+        domains_[d].tree.refreshed(order(), n);
+        places_.replace(place_order(), former, n);
+    }
+
+    /// The block `upper`, right behind `lower`, becomes part of it. `upper` is in no tree.
     void join(node_index lower, node_index upper) noexcept {
         nodes_[lower].size += nodes_[upper].size;
         const node_index next = nodes_[upper].next;
@@ -477,7 +570,7 @@ class basic_best_fit {
         nodes_.destroy(upper);
     }
 
-    /// Cuts a block that is in no tree behind its first `bytes`. Returns: the upper part.
+    /// Cuts a block behind its first `bytes`. Returns: the upper part, which is in no tree.
     node_index split(node_index lower, std::size_t bytes) noexcept {
         const node_index upper = nodes_.create();
         node& l = nodes_[lower];
@@ -496,14 +589,8 @@ class basic_best_fit {
     table nodes_;
     range_table ranges_;
     domain_table<record> domains_;
-    index_tree places_; ///< all free blocks, by address; empty without `by_address`
+    index_tree places_; ///< all free blocks, by address; empty with the rule `best`
     std::size_t used_ = 0;
 };
-
-using best_fit = basic_best_fit<false>;
-using placed_best_fit = basic_best_fit<true>;
-
-static_assert(layout<best_fit>);
-static_assert(layout<placed_best_fit>);
 
 } // namespace tenure::layout

@@ -291,7 +291,7 @@ class range_pool : public holding<range_pool<Device, Stock>> {
         std::uint64_t stream_id = 0; ///< under which its memory is kept
         std::size_t rounded = 0;
         lane_id lane = ordering_type::no_lane;
-        bool tightly = false; ///< runs of neighbours are searched together with single blocks
+        bool from_any = false; ///< runs of neighbours are searched together with single blocks
     };
 
     /// What the layout does not know about a used block.
@@ -401,7 +401,7 @@ class range_pool : public holding<range_pool<Device, Stock>> {
 
     /// What others hold and nobody asks about stays theirs while they take what is free for all: so a large request asks
     /// first, where the answer could change much. On a GPU at work a query costs more than all the rest of this.
-    /// Free neighbours that wait for different marks do not merge, and a best fit over single blocks cuts up the wrong
+    /// Free neighbours that wait for different marks do not merge, and a search of single blocks alone cuts up the wrong
     /// ones: for a layout that sees exact fits, a large request without one sees neighbours as one. On a recorded program
     /// with three streams the pool held 1.12 times the live peak, and 1.03 with this.
     void look_before(request& q) noexcept {
@@ -417,14 +417,14 @@ class range_pool : public holding<range_pool<Device, Stock>> {
             looked_for_ = 0;
             order_.poll(blocks_);
         }
-        q.tightly = sees_exact_fits;
+        q.from_any = sees_exact_fits;
     }
 
     /// Returns: a block for the request from what its stream may use, or null.
     void* search(request& q) {
         const auto usable = order_.usable(q.lane);
         if constexpr (sees_exact_fits)
-            if (q.tightly) return found(q, blocks_.allocate_tightly(q.bytes, q.alignment, usable.view()));
+            if (q.from_any) return found(q, blocks_.allocate_from_any(q.bytes, q.alignment, usable.view()));
         return found(q, blocks_.allocate(q.bytes, q.alignment, usable.view()));
     }
 

@@ -9,7 +9,7 @@
 ///                                     [   one block of three pieces ]
 ///
 /// Bytes are counted at home: each handle has one home, handles that are neighbours there merge, and within homes
-/// blocks are found by exact best fit. A *view* shows several handles in a row once more. The free end of one handle,
+/// blocks are found by first fit. A *view* shows several handles in a row once more. The free end of one handle,
 /// whole free handles and the free beginning of another are one stretch there, so a block may lie over them. It is
 /// a *span*: its address is in the view, its pieces are used blocks at home.
 ///
@@ -25,13 +25,13 @@
 ///   3. Views only name homes that are there; a view that loses a handle is not searched over that place.
 ///   4. As a layout it keeps the promises of `layout::layout`. `allocate` may in addition find a span.
 ///
-/// Complexity: that of `placed_best_fit`; a request that no home holds costs O(pieces * log n) where its size fitted
+/// Complexity: that of `first_fit`; a request that no home holds costs O(pieces * log n) where its size fitted
 /// last, else a search of all views. Thread-safety: thread-compatible.
 
 #include <tenure/core/bits.hpp>
 #include <tenure/core/cache_lines.hpp>
 #include <tenure/core/node_table.hpp>
-#include <tenure/layout/best_fit.hpp>
+#include <tenure/layout/first_fit.hpp>
 #include <tenure/layout/layout.hpp>
 
 #include <algorithm>
@@ -117,13 +117,13 @@ class remap_blocks {
         return id;
     }
 
-    /// Returns: a block as `allocate` does, unless a run of free neighbours holds it more tightly than any one block.
-    block_id allocate_tightly(std::size_t n, std::size_t a, domain_span domains) {
+    /// Returns: a block as `allocate` does, unless a run of free neighbours that holds it lies lower.
+    block_id allocate_from_any(std::size_t n, std::size_t a, domain_span domains) {
         const kind k = kind_of(n);
         const auto best = of(k).find(n, a, domains);
         const layout::block_run run = of(k).find_run(n, a, domains);
-        const bool is_tighter = run.first != no_node && (!best || run.size < best->size);
-        return is_tighter ? from_run(k, run, n, a) : allocate(best, n, a, domains);
+        const bool is_lower = run.first != no_node && (!best || run.begin < best->offset);
+        return is_lower ? from_run(k, run, n, a) : allocate(best, n, a, domains);
     }
 
     /// Returns: whether `allocate` would take it from a free block of at most `most` bytes, at home.
@@ -323,7 +323,7 @@ class remap_blocks {
     }
 
   private:
-    using fit = layout::placed_best_fit;
+    using fit = layout::first_fit;
 
     static constexpr std::uint32_t not_span = std::numeric_limits<std::uint32_t>::max();
     static constexpr std::uint32_t hole = not_span - 1;
@@ -398,7 +398,7 @@ class remap_blocks {
         if (tags_.size() < ids) tags_.resize(ids);
     }
 
-    /// Takes the block from `best`, the best fit in homes of its own kind; if there is none, from elsewhere.
+    /// Takes the block from `best`, the first fit in homes of its own kind; if there is none, from elsewhere.
     block_id allocate(const std::optional<fit::candidate>& best, std::size_t n, std::size_t a,
                       domain_span domains) {
         const kind k = kind_of(n);

@@ -11,7 +11,7 @@
 /// more when something is shown behind its newest home, or its addresses are used up; then another is opened.
 ///
 /// A driver is asked for much in handles; if it is known to have less, for all of it at once, so that a hopeless request
-/// costs one refused call, and buys nothing that would have to go back.
+/// costs one refused call, and buys nothing that would have to go back (unless others took the memory meanwhile).
 ///
 /// Invariants:
 ///   1. Homes of the layout and handles of the windows correspond one to one, but for `stuck` ones: nobody's, and the
@@ -185,7 +185,7 @@ class remap_homes {
     /// Effects: buys `bytes` bytes at the end of an area. `bought`: the handles are appended to it.
     status buy_into(area_id a, std::size_t bytes, layout::domain color, handle_list* bought) {
         const std::size_t filled = windows_.at(areas_[a].window).filled;
-        const bool at_once = bytes > 2 * next_size(areas_[a].of, bytes, bytes) && room_of_device() < bytes;
+        const bool at_once = bytes > next_size(areas_[a].of, bytes, bytes) && !has_room(bytes);
         handle_list mine;
         std::size_t settled = 0;
         status s = status::ok;
@@ -199,6 +199,7 @@ class remap_homes {
                 const result<handle_id, status> h = windows_.buy(areas_[a].window, size);
                 s = h ? status::ok : h.error();
                 if (h) mine.push_back(*h);
+                if (h && room_seen_ != no_limit) room_seen_ -= std::min(room_seen_, size);
                 got += size;
             }
             if (s == status::ok) {
@@ -303,15 +304,19 @@ class remap_homes {
         return std::min(in_steps(k, need), std::max(most, part));
     }
 
-    /// Returns: bytes that could be bought now, as far as the device and who meters it know: limits, and free memory.
-    /// What a meter explains is a refusal, be that long ago; so it is asked what its limit leaves.
-    [[nodiscard]] std::size_t room_of_device() const noexcept {
-        allocation_failure f;
-        f.driver_status = status::out_of_memory;
-        device_->explain(f);
-        std::size_t room = f.max == no_limit ? no_limit : f.max - std::min(f.max, f.used);
-        if constexpr (requires { device_->room(); }) room = std::min(room, device_->room());
-        return room;
+    /// Returns: whether `bytes` bytes could be bought now, as far as the device and who meters it know: limits, and free
+    /// memory. The driver takes 7 us to say how much is free, so it is asked again only once that may have come near.
+    [[nodiscard]] bool has_room(std::size_t bytes) noexcept {
+        if constexpr (requires { device_->room(); })
+            if (device_->room() < bytes) return false;
+        if (room_seen_ / 4 < bytes) {
+            allocation_failure
+                f; // a meter would explain a refusal, be that long ago; of the device itself it is free memory
+            f.driver_status = status::out_of_memory;
+            device_->explain(f);
+            room_seen_ = f.max == no_limit ? no_limit : f.max - std::min(f.max, f.used);
+        }
+        return room_seen_ >= bytes;
     }
 
     /// Nobody has seen the handles from the `settled`th on: their memory was never used. They were bought when
@@ -359,6 +364,8 @@ class remap_homes {
     own_lines_vector<area> areas_;
     std::array<area_id, 2> growing_{none, none}; ///< by kind: the area that grows
     handle_list stuck_;                          ///< nobody's, but the device did not take them
+    std::size_t room_seen_ =
+        0; ///< bytes the device had free when it was asked last, less what was bought since
 };
 
 } // namespace tenure

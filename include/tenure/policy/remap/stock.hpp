@@ -7,9 +7,10 @@
 ///
 ///   1. buy what is missing, while the pool stays within its slack over the most that was ever used at once
 ///   2. show free memory in a view, a new one or the end of one that there is, where fewest handles must be shown: the
-///      free end of a handle, whole free handles, the free beginning of one
+///      free end of a handle, whole free handles, the free beginning of one; fragments as large as a handle at least
 ///   3. buy the rest and show it behind free memory, where that saves enough for the driver's time it costs
-///   4. buy what is missing; if the device refuses, buy the least that all free memory together leaves missing
+///   4. buy what is missing; if the device refuses, buy the least that all free memory together leaves missing, smaller
+///      fragments included
 ///
 /// "What is missing" is the request less what is free at the end of the newest home: a new handle is put right behind
 /// it, and merges. So a pool that only grows buys what it uses.
@@ -121,14 +122,16 @@ class remap_stock {
             if ((s = buy()) == status::ok) return s;
         if (k == kind::small) return s == status::not_supported ? buy() : s;
 
-        const remap_supply have = supply(n.alignment, q.usable);
+        const remap_supply have = supply(options_.least_handle_bytes, n.alignment, q.usable);
         if (show(have, n, q.usable) == status::ok) return status::ok;
         if (how_much == stock_amount::preferred) {
             if (join(have, n, missing.bytes, q.color, options_.worth_showing_bytes) == status::ok)
                 return status::ok;
             if (s == status::not_supported && (s = buy()) == status::ok) return s;
         }
-        const status least = join(have, n, missing.bytes, q.color, 0);
+        const remap_supply all = supply(step_, n.alignment, q.usable);
+        if (show(all, n, q.usable) == status::ok) return status::ok;
+        const status least = join(all, n, missing.bytes, q.color, 0);
         if (least != status::not_supported) return least;
         return s == status::not_supported ? buy() : s;
     }
@@ -143,7 +146,7 @@ class remap_stock {
         const std::size_t room = limit.max - std::min(limit.max, limit.used);
         if (homes_.in_steps(k, homes_.missing(n, k).bytes) <= room) return true;
         if (k == kind::small) return false;
-        const std::size_t shown = supply(n.alignment).bytes();
+        const std::size_t shown = supply(step_, n.alignment).bytes();
         return round_up(n.bytes - std::min(n.bytes, shown), step_) <= room;
     }
 
@@ -219,8 +222,10 @@ class remap_stock {
     }
 
     template <class... Usable>
-    [[nodiscard]] remap_supply supply(std::size_t alignment, Usable... usable) const {
-        return remap_supply::of([this](auto f) { homes_.for_each(f); }, blocks_, alignment, usable...);
+    [[nodiscard]] remap_supply supply(std::size_t least_fragment, std::size_t alignment,
+                                      Usable... usable) const {
+        return remap_supply::of([this](auto f) { homes_.for_each(f); }, blocks_, least_fragment, alignment,
+                                usable...);
     }
 
     /// Effects: shows free memory so that the request fits, in a new view or behind what an old one shows.

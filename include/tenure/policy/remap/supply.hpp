@@ -34,21 +34,21 @@ struct remap_supply {
     using handle_list = std::vector<handle_id>;
     static constexpr handle_id none = std::numeric_limits<handle_id>::max();
 
-    /// Fragments smaller than this are not worth a place in a view, bytes.
-    static constexpr std::size_t least_fragment = std::size_t{4} << 20;
-
     std::vector<std::pair<std::size_t, handle_id>> whole; ///< wholly free: bytes, handle; largest first
     std::size_t whole_bytes = 0;
     handle_id tail_of = none, head_of = none; ///< the longest free end and beginning of handles in part used
     std::size_t tail = 0, head = 0;           ///< bytes of them
+    std::size_t least_fragment = 0;           ///< bytes that they must have to be worth a place in a view
 
     /// Returns: what is there for a request of this alignment. `for_each_home(f)` calls f(handle, home) for each;
     /// `usable`: the domains that it may use, all of them if that is not given.
     template <class ForEachHome, class... Usable>
     [[nodiscard]] static remap_supply of(ForEachHome for_each_home, const remap_blocks& blocks,
-                                         std::size_t alignment, Usable... usable) {
+                                         std::size_t least_fragment, std::size_t alignment,
+                                         Usable... usable) {
         using home = remap_blocks::home;
         remap_supply s;
+        s.least_fragment = least_fragment;
         for_each_home([&](handle_id id, const home& h) {
             const std::size_t at_end = blocks.free_tail(h, usable...);
             if (at_end == h.size) return s.add(h.size, id);
@@ -72,6 +72,7 @@ struct remap_supply {
     template <class IsOut>
     [[nodiscard]] remap_supply without(IsOut is_out) const {
         remap_supply s;
+        s.least_fragment = least_fragment;
         for (const auto& [size, id] : whole)
             if (!is_out(id)) s.add(size, id);
         if (head != 0 && !is_out(head_of)) s.head = head, s.head_of = head_of;

@@ -92,7 +92,7 @@ class remap_views {
             if (views_[v] == none || homes_.grows_in(views_[v])) continue;
             const std::span<const place> places = blocks_.places_of(v);
             const std::size_t tail = free_end(v, n.alignment, usable);
-            if (tail < remap_supply::least_fragment || tail >= n.bytes) continue;
+            if (tail < have.least_fragment || tail >= n.bytes) continue;
             const auto is_shown = [&](handle_id h) {
                 return std::any_of(places.begin(), places.end(),
                                    [&](const place& p) { return p.of.base == homes_[h].base; });
