@@ -3,7 +3,7 @@
 /// \file
 /// `range_pool<Device, Stock>`: the engine of the pools that are one layout over ranges of device memory.
 ///
-///     where?   Stock::blocks()  the layout, best fit, bitmap, buddy, slab: blocks inside ranges
+///     where?   Stock::blocks()  the layout, best fit, first fit, bitmap, buddy, slab: blocks inside ranges
 ///     when?    stream_order     which free blocks a stream may take; pending_uses for blocks that several streams use
 ///     whence?  Stock            ranges got from the device and given back; the device may be an arena's meter
 ///

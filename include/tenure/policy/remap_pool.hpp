@@ -4,7 +4,7 @@
 /// `remap_pool`: no fragmentation to speak of. Where no free range is large enough, free memory is shown in a row
 /// behind new addresses, and only what is missing is bought.
 ///
-/// A `range_pool` over `remap_stock`: physical memory in handles of a few dozen MiB, best fit at home, and *views* that
+/// A `range_pool` over `remap_stock`: physical memory in handles of a few dozen MiB, first fit at home, and *views* that
 /// show the free end of one handle, whole free ones and the free beginning of another as one stretch. See
 /// `remap/blocks.hpp` for where blocks lie, `remap/stock.hpp` for how memory is got, `backing/windows.hpp` for the
 /// driver's part.
