@@ -108,7 +108,8 @@ def test_accelerator():
     del x
     most = torch.cuda.memory_reserved()
     torch.accelerator.empty_cache()
-    assert torch.cuda.memory_reserved() <= most - 256 * MIB + PAGES
+    # Part of it may have lain where `keep` lies, in memory that was bought for that: 16 MiB at a time.
+    assert torch.cuda.memory_reserved() <= most - 256 * MIB + 16 * MIB
     torch.accelerator.reset_peak_memory_stats()
     assert torch.cuda.max_memory_allocated() == torch.cuda.memory_allocated()
 
