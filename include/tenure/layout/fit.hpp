@@ -557,7 +557,6 @@ class basic_fit {
         nodes_[n].free = true;
         nodes_[n].color = d;
         domains_[d].tree.replace(order(), former, n);
-        domains_[d].tree.refreshed(order(), n);
         places_.replace(place_order(), former, n);
     }
 

@@ -173,7 +173,6 @@ TEST_CASE("index_tree finds by summaries what a walk finds", "[core][index_tree]
                 continue;
             }
             tree.replace(order, i, heir);
-            tree.refreshed(order, heir);
         } else if (is_in) {
             tree.erase(order, i);
             oracle.erase({items[i].key, i});

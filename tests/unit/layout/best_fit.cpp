@@ -1,11 +1,11 @@
 #include "support/catch.hpp"
+#include "support/holes.hpp"
 
 #include <tenure/core/units.hpp>
 #include <tenure/layout/best_fit.hpp>
 
 #include <array>
 #include <limits>
-#include <vector>
 
 using namespace tenure;
 using layout::best_fit;
@@ -16,23 +16,6 @@ namespace {
 
 constexpr std::array<domain, 1> d0{0}, d1{1};
 constexpr std::array<domain, 2> both{0, 1};
-
-/// A range from `base` on whose holes have the given sizes, each between two used granules; hole i in domain
-/// i % domains.
-best_fit with_holes(layout::address base, const std::vector<std::size_t>& holes, unsigned domains = 1) {
-    best_fit l;
-    std::size_t total = layout::granule;
-    for (const std::size_t h : holes) total += h + layout::granule;
-    l.add({base, total}, 0);
-    std::vector<layout::block_id> blocks;
-    (void)l.allocate(layout::granule, 1, d0);
-    for (const std::size_t h : holes) {
-        blocks.push_back(l.allocate(h, 1, d0));
-        (void)l.allocate(layout::granule, 1, d0);
-    }
-    for (std::size_t i = 0; i < blocks.size(); ++i) l.deallocate(blocks[i], static_cast<domain>(i % domains));
-    return l;
-}
 
 } // namespace
 
@@ -52,7 +35,7 @@ TEST_CASE("best_fit rounds to granules and never wraps", "[layout][best_fit]") {
 }
 
 TEST_CASE("best_fit takes the smallest hole that fits, the lowest among equals", "[layout][best_fit]") {
-    best_fit l = with_holes(2_MiB, {8192, 4096, 16384, 4096, 2048});
+    best_fit l = test::with_holes<best_fit>(2_MiB, {8192, 4096, 16384, 4096, 2048});
     const auto c = l.find(3000, 1, d0);
     REQUIRE(c);
     CHECK(c->size == 4096);
@@ -87,7 +70,7 @@ TEST_CASE("best_fit leaves what alignment skips free, in its domain", "[layout][
 
 TEST_CASE("best_fit goes on to larger holes when the smallest is not aligned", "[layout][best_fit]") {
     // The holes start at odd granules; only the last and largest contains an aligned 4 KiB.
-    best_fit l = with_holes(2_MiB + 512, {4096, 4608, 5120, 7680});
+    best_fit l = test::with_holes<best_fit>(2_MiB + 512, {4096, 4608, 5120, 7680});
     const auto c = l.find(4096, 4096, d0);
     REQUIRE(c);
     CHECK(c->size == 7680);
@@ -98,7 +81,7 @@ TEST_CASE("best_fit goes on to larger holes when the smallest is not aligned", "
 }
 
 TEST_CASE("best_fit looks only in the domains asked for, and at all of them", "[layout][best_fit]") {
-    best_fit l = with_holes(2_MiB, {8192, 4096}, 2); // 8192 in domain 0, 4096 in domain 1
+    best_fit l = test::with_holes<best_fit>(2_MiB, {8192, 4096}, 2); // 8192 in domain 0, 4096 in domain 1
     CHECK(l.find(4096, 1, d0)->size == 8192);
     CHECK(l.find(4096, 1, d1)->size == 4096);
     CHECK(l.find(4096, 1, both)->size == 4096);

@@ -1,4 +1,5 @@
 #include "support/catch.hpp"
+#include "support/holes.hpp"
 
 #include <tenure/core/units.hpp>
 #include <tenure/layout/first_fit.hpp>
@@ -17,27 +18,10 @@ namespace {
 constexpr std::array<domain, 1> d0{0}, d1{1};
 constexpr std::array<domain, 2> both{0, 1};
 
-/// A range from `base` on whose holes have the given sizes, each between two used granules; hole i in domain
-/// i % domains.
-first_fit with_holes(layout::address base, const std::vector<std::size_t>& holes, unsigned domains = 1) {
-    first_fit l;
-    std::size_t total = layout::granule;
-    for (const std::size_t h : holes) total += h + layout::granule;
-    l.add({base, total}, 0);
-    std::vector<layout::block_id> blocks;
-    (void)l.allocate(layout::granule, 1, d0);
-    for (const std::size_t h : holes) {
-        blocks.push_back(l.allocate(h, 1, d0));
-        (void)l.allocate(layout::granule, 1, d0);
-    }
-    for (std::size_t i = 0; i < blocks.size(); ++i) l.deallocate(blocks[i], static_cast<domain>(i % domains));
-    return l;
-}
-
 } // namespace
 
 TEST_CASE("first_fit takes the lowest hole that fits, though others fit better", "[layout][first_fit]") {
-    first_fit l = with_holes(2_MiB, {2048, 16384, 4096, 3072});
+    first_fit l = test::with_holes<first_fit>(2_MiB, {2048, 16384, 4096, 3072});
     const auto c = l.find(3000, 1, d0);
     REQUIRE(c);
     CHECK(c->size == 16384);
@@ -53,7 +37,7 @@ TEST_CASE("first_fit takes the lowest hole that fits, though others fit better",
 
 TEST_CASE("first_fit goes on to higher holes when the lowest is not aligned", "[layout][first_fit]") {
     // The holes start at odd granules; only the last contains an aligned 4 KiB.
-    first_fit l = with_holes(2_MiB + 512, {4096, 4608, 5120, 7680, 512});
+    first_fit l = test::with_holes<first_fit>(2_MiB + 512, {4096, 4608, 5120, 7680, 512});
     const auto c = l.find(4096, 4096, d0);
     REQUIRE(c);
     CHECK(c->size == 7680);
@@ -64,7 +48,7 @@ TEST_CASE("first_fit goes on to higher holes when the lowest is not aligned", "[
 }
 
 TEST_CASE("first_fit takes the lowest of all domains asked for", "[layout][first_fit]") {
-    first_fit l = with_holes(2_MiB, {4096, 8192}, 2); // 4096 in domain 0, 8192 in domain 1
+    first_fit l = test::with_holes<first_fit>(2_MiB, {4096, 8192}, 2); // 4096 in domain 0, 8192 in domain 1
     CHECK(l.find(4096, 1, d0)->size == 4096);
     CHECK(l.find(4096, 1, d1)->size == 8192);
     CHECK(l.find(4096, 1, both)->size == 4096);
@@ -124,7 +108,7 @@ TEST_CASE("first_fit merges with neighbours of the same domain only, and the low
 }
 
 TEST_CASE("first_fit joins both neighbours when the block between them is freed", "[layout][first_fit]") {
-    first_fit l = with_holes(2_MiB, {1024, 2048, 4096});
+    first_fit l = test::with_holes<first_fit>(2_MiB, {1024, 2048, 4096});
     std::vector<layout::block_id> used;
     l.for_each_block([&](const layout::block_view& b) {
         if (!b.free) used.push_back(b.id);
@@ -141,7 +125,7 @@ TEST_CASE("first_fit joins both neighbours when the block between them is freed"
 }
 
 TEST_CASE("first_fit shows what is free at a place, and takes it there", "[layout][first_fit]") {
-    first_fit l = with_holes(2_MiB, {4096, 8192}, 2);
+    first_fit l = test::with_holes<first_fit>(2_MiB, {4096, 8192}, 2);
     const layout::address second = 2_MiB + 512 + 4096 + 512;
     CHECK(l.free_from(0)->offset == 2_MiB + 512);
     CHECK(l.free_from(2_MiB + 512 + 4095)->offset == 2_MiB + 512);

@@ -310,8 +310,8 @@ class remap_homes {
         if constexpr (requires { device_->room(); })
             if (device_->room() < bytes) return false;
         if (room_seen_ / 4 < bytes) {
-            allocation_failure
-                f; // a meter would explain a refusal, be that long ago; of the device itself it is free memory
+            // Not over_limit: that a meter would explain by its last refusal, be that long ago.
+            allocation_failure f;
             f.driver_status = status::out_of_memory;
             device_->explain(f);
             room_seen_ = f.max == no_limit ? no_limit : f.max - std::min(f.max, f.used);
@@ -364,8 +364,8 @@ class remap_homes {
     own_lines_vector<area> areas_;
     std::array<area_id, 2> growing_{none, none}; ///< by kind: the area that grows
     handle_list stuck_;                          ///< nobody's, but the device did not take them
-    std::size_t room_seen_ =
-        0; ///< bytes the device had free when it was asked last, less what was bought since
+    /// Bytes the device had free when it was asked last, less what was bought since.
+    std::size_t room_seen_ = 0;
 };
 
 } // namespace tenure
