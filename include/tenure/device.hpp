@@ -6,4 +6,5 @@
 #include <tenure/device/device.hpp>
 #include <tenure/device/sim_device.hpp>
 #include <tenure/device/standing_on.hpp>
+#include <tenure/device/stream_waits.hpp>
 #include <tenure/device/vmm_device.hpp>

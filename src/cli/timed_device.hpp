@@ -26,6 +26,7 @@
 #include <tenure/device/device.hpp>
 #include <tenure/device/sim/call.hpp>
 #include <tenure/device/sim/costs.hpp>
+#include <tenure/device/stream_waits.hpp>
 #include <tenure/device/vmm_device.hpp>
 
 #include <algorithm>
@@ -81,6 +82,7 @@ class timed_device {
         if (upstream_->permanent(s)) return upstream_->describe(s);
         return call(sim::call::describe, 0, {}, [&] { return upstream_->describe(s); });
     }
+    [[nodiscard]] stream_waits& waits() noexcept requires tells_waits<Upstream> { return upstream_->waits(); }
     [[nodiscard]] bool permanent(stream_handle s) const noexcept { return upstream_->permanent(s); }
     result<event_handle, status> create_event() noexcept {
         auto e = call(sim::call::create_event, 0, {}, [&] { return upstream_->create_event(); });

@@ -47,6 +47,7 @@
 #include <tenure/device/sim/schedule.hpp>
 #include <tenure/device/sim/violation_log.hpp>
 #include <tenure/device/sim/virtual_memory.hpp>
+#include <tenure/device/stream_waits.hpp>
 #include <tenure/device/vmm_device.hpp>
 
 #include <algorithm>
@@ -138,6 +139,9 @@ class device {
         if (permanent(s)) return stream_state{sim::schedule::default_stream_id, 0};
         return enter(call::describe, {}, [&] { return world_.describe(s); });
     }
+
+    /// See `stream_waits`. What the program makes streams wait for is told here by the program alone, as on a GPU.
+    [[nodiscard]] stream_waits& waits() noexcept { return waits_; }
 
     /// Only the default stream's handle never comes to name another stream.
     [[nodiscard]] bool permanent(stream_handle s) const noexcept { return s == default_stream; }
@@ -686,6 +690,7 @@ class device {
         sweep_at_ = std::max<std::size_t>(64, 2 * world_.lines().closed());
     }
 
+    stream_waits waits_;
     const device_options options_;
     mutable std::mutex mutex_;
     violation_log log_;
@@ -708,6 +713,7 @@ class device {
 };
 
 static_assert(tenure::device<device>);
+static_assert(tenure::tells_waits<device>);
 static_assert(tenure::filling_device<device>);
 static_assert(tenure::pool_device<device>);
 static_assert(tenure::vmm_device<device>);

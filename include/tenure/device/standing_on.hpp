@@ -9,6 +9,7 @@
 /// Requires: the device below outlives it. Thread-safety: that of the device below.
 
 #include <tenure/device/device.hpp>
+#include <tenure/device/stream_waits.hpp>
 #include <tenure/device/vmm_device.hpp>
 
 #include <cstddef>
@@ -41,6 +42,9 @@ class standing_on {
     status synchronize(event_handle event) noexcept { return device_->synchronize(event); }
     status synchronize(stream_handle stream) noexcept { return device_->synchronize(stream); }
     status wait(stream_handle stream, event_handle event) noexcept { return device_->wait(stream, event); }
+
+    /// See `stream_waits`.
+    [[nodiscard]] stream_waits& waits() noexcept requires tells_waits<Device> { return device_->waits(); }
 
     // ---- `vmm_device`, `filling_device`, `pool_device` ----
 

@@ -26,6 +26,7 @@
 #include <tenure/device/cuda/guards.hpp>
 #include <tenure/device/cuda/process.hpp>
 #include <tenure/device/device.hpp>
+#include <tenure/device/stream_waits.hpp>
 
 #include <cuda_runtime_api.h>
 
@@ -70,6 +71,9 @@ class stream_device {
         }
         return describe_by_runtime(stream);
     }
+
+    /// See `stream_waits`; streams go by the identities of `describe`.
+    [[nodiscard]] stream_waits& waits() noexcept { return waits_; }
 
     /// Every other handle may name another stream later, or for another thread.
     [[nodiscard]] bool permanent(stream_handle stream) const noexcept { return is_legacy(stream); }
@@ -215,6 +219,7 @@ class stream_device {
     int ordinal_;
     bool only_one_ = false;
     driver_api driver_;
+    stream_waits waits_;
 };
 
 } // namespace TENURE_CUDA_DEFAULT_STREAM
