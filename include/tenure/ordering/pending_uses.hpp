@@ -16,6 +16,8 @@
 ///   4. Nothing is recorded on a capturing stream. A block used in a capture is reported as captured instead; if the
 ///      use is named in a capture and the block is freed after it, what the stream holds by then is waited for.
 ///   5. `begin_free`, `poll` and `forget` never need host memory.
+///   6. Where the device keeps a book of what streams wait for, a block counts as complete, too, once the stream that it
+///      was freed on stands behind what its events mark: it goes back to that stream.
 ///
 /// If the driver fails to record, the free falls back to waiting for that stream; if that fails too, the block is
 /// reported *lost to ordering*: it may be reused only by somebody who synchronises with the whole device (giving its
@@ -27,11 +29,13 @@
 #include <tenure/core/cache_lines.hpp>
 #include <tenure/core/node_table.hpp>
 #include <tenure/device/device.hpp>
+#include <tenure/device/stream_waits.hpp>
 #include <tenure/layout/layout.hpp>
 #include <tenure/ordering/event_cache.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 namespace tenure {
 
@@ -68,7 +72,7 @@ class pending_uses {
         nodes_.reserve(1);
         const node_index q = queue_of(stream, id, in_capture && !is_shared_handle(stream));
         const node_index use = nodes_.create();
-        nodes_[use] = {block, q, no_node, blocks_[block].uses, nullptr};
+        nodes_[use] = {block, q, no_node, blocks_[block].uses, nullptr, stream_waits::never};
         blocks_[block].uses = use;
     }
 
@@ -102,9 +106,11 @@ class pending_uses {
         }
     }
 
-    /// Requires: `any(block)`. Effects: marks the work of every stream that uses the block.
-    free_outcome begin_free(block_id block) noexcept {
+    /// Requires: `any(block)`. Effects: marks the work of every stream that uses the block. `owner`: identity of the stream
+    /// that it goes back to.
+    free_outcome begin_free(block_id block, std::uint64_t owner) noexcept {
         free_outcome outcome;
+        blocks_[block].owner = owner;
         node_index i = blocks_[block].uses;
         blocks_[block].uses = no_node;
         while (i != no_node) {
@@ -129,13 +135,30 @@ class pending_uses {
     /// Returns: whether there was one.
     template <class F>
     bool poll(F&& completed) {
-        return visit(completed, [this](event_handle e) { return device_->query(e) == status::ok; });
+        return visit_asking(completed, [this](event_handle e) { return device_->query(e) == status::ok; });
     }
 
-    /// The same, but waits for all marked work. What the device refuses to wait for stays pending.
+    /// The same, but asks nobody: for what has been said in the device's book since the last time.
+    template <class F>
+    bool learn(F&& completed) requires tells_waits<Device> {
+        const stream_waits& book = device_->waits();
+        if (pending_ == 0 || std::exchange(learned_, book.changes()) == book.changes()) return false;
+        return visit(completed, [&](const queue& q) {
+            const stream_waits::stamp passed = book.passed(q.id);
+            node_index last = no_node;
+            for (node_index i = q.head; i != no_node; last = std::exchange(i, nodes_[i].next_in_queue))
+                if (nodes_[i].freed >= passed &&
+                    nodes_[i].freed >= book.before(blocks_[nodes_[i].block].owner, q.id))
+                    break;
+            return last;
+        });
+    }
+
+    /// The same as `poll`, but waits for all marked work. What the device refuses to wait for stays pending.
     template <class F>
     bool synchronize(F&& completed) {
-        return visit(completed, [this](event_handle e) { return device_->synchronize(e) == status::ok; });
+        return visit_asking(completed,
+                            [this](event_handle e) { return device_->synchronize(e) == status::ok; });
     }
 
     /// Returns: number of blocks that wait.
@@ -148,6 +171,7 @@ class pending_uses {
         node_index next_in_queue = no_node;
         node_index next_of_block = no_node; ///< before the free
         event_handle event = nullptr;
+        stream_waits::stamp freed = stream_waits::never; ///< of the free that the event marks
     };
     struct queue {
         std::uint64_t id = 0;
@@ -162,6 +186,7 @@ class pending_uses {
         node_index uses = no_node;
         std::uint32_t waiting = 0;
         std::uint64_t capture = 0;
+        std::uint64_t owner = 0; ///< stream that it goes back to
         bool lost = false;
     };
 
@@ -212,6 +237,7 @@ class pending_uses {
             return false;
         }
         nodes_[i].event = *event;
+        if constexpr (tells_waits<Device>) nodes_[i].freed = device_->waits().freed();
         nodes_[i].next_in_queue = no_node;
         (q.head == no_node ? q.head : nodes_[q.tail].next_in_queue) = i;
         q.tail = i;
@@ -235,13 +261,22 @@ class pending_uses {
     }
 
     template <class F, class Passed>
-    bool visit(F& completed, Passed passed) {
+    bool visit_asking(F& completed, Passed passed) {
+        return visit(completed, [&](queue& q) {
+            const node_index last = last_passed(q, passed);
+            q.had_passed = last == q.tail;
+            return last;
+        });
+    }
+
+    /// `find`: the newest node of a queue that is over, or `no_node`.
+    template <class F, class Find>
+    bool visit(F& completed, Find find) {
         if (pending_ == 0) return false;
         bool any_completed = false;
         for (node_index qi = 0; qi < queues_.size(); ++qi) {
             if (queues_[qi].head == no_node) continue;
-            const node_index last = last_passed(queues_[qi], passed);
-            queues_[qi].had_passed = last == queues_[qi].tail;
+            const node_index last = find(queues_[qi]);
             for (bool more = last != no_node; more;) {
                 queue& q = queues_[qi];
                 const node_index i = q.head;
@@ -271,6 +306,7 @@ class pending_uses {
     std::unordered_map<std::uint64_t, node_index> by_id_; ///< no lines of their own: entries come and go
     own_lines_vector<block_waits> blocks_;                ///< by block id
     std::size_t pending_ = 0;
+    std::uint64_t learned_ = 0; ///< as of which change of the book
 };
 
 } // namespace tenure

@@ -17,6 +17,11 @@
 ///     allocate on s <-- open(s), marked(s), settled
 ///     miss on s:        neighbours among these are taken together; what is left of them stays what it was
 ///
+/// Where the device keeps a book of what streams wait for (`stream_waits`) and somebody writes in it, a stream takes, too,
+/// what another one freed before a point that it stands behind; and what the host has waited for is settled with no
+/// question to the driver. So that frees after such a point do not hide those before it, `open` is marked at the first of
+/// them.
+///
 /// Freeing and reusing on one stream makes no driver call. An event is recorded once per `mark_bytes` of
 /// freed memory (divided by the number of lanes), on the default stream when others look for as much, or when another
 /// stream has asked in vain, never once per free.
@@ -35,6 +40,7 @@
 ///   1. A domain belongs to one lane at a time; domains 0 and 1 to none.
 ///   2. Everything in a marked generation was freed before its event was recorded.
 ///   3. A lane without free memory and without marks may be forgotten at any time.
+///   4. The stamps in `open` and in a generation are at most the one that is kept with it.
 ///
 /// Complexity: O(1) a free. A miss: one query per lane with marks (0.3 us each; 2 us on a GPU at work) where work passes as
 /// fast as it comes, at most one a generation; and recolouring linear in the free
@@ -43,6 +49,7 @@
 #include <tenure/core/bits.hpp>
 #include <tenure/core/cache_lines.hpp>
 #include <tenure/device/device.hpp>
+#include <tenure/device/stream_waits.hpp>
 #include <tenure/layout/layout.hpp>
 #include <tenure/ordering/event_cache.hpp>
 
@@ -53,6 +60,7 @@
 #include <limits>
 #include <span>
 #include <utility>
+#include <vector>
 
 namespace tenure {
 
@@ -70,11 +78,14 @@ class stream_order {
     /// Domains that one request may take memory from.
     class domain_list {
       public:
-        void push(domain d) noexcept { domains_[size_++] = d; }
+        /// Does nothing if the list is full.
+        void push(domain d) noexcept {
+            if (size_ < domains_.size()) domains_[size_++] = d;
+        }
         [[nodiscard]] std::span<const domain> view() const noexcept { return {domains_.data(), size_}; }
 
       private:
-        std::array<domain, max_generations + 2> domains_{};
+        std::array<domain, 4 * (max_generations + 1)> domains_;
         std::size_t size_ = 0;
     };
 
@@ -123,6 +134,10 @@ class stream_order {
         lanes_[id].in_use = true;
         lanes_[id].id = stream_id;
         lanes_[id].open = open;
+        for (lane& l : lanes_) { // the place may have been another stream's
+            if (l.stands_behind.size() > id) l.stands_behind[id] = 0;
+            l.learned = 0;
+        }
         return last_ = id;
     }
 
@@ -145,13 +160,55 @@ class stream_order {
     /// Returns: where an allocation of this lane may take memory from; of `no_lane`: what every stream may take.
     [[nodiscard]] domain_list usable(lane_id id) const noexcept {
         domain_list list;
-        if (id != no_lane) {
-            const lane& l = lanes_[id];
-            list.push(l.open);
-            for (std::size_t g = l.generations; g-- > 0;) list.push(l.marked[g].color);
+        if (id == no_lane) {
+            list.push(settled);
+            return list;
         }
+        const lane& l = lanes_[id];
+        list.push(l.open);
+        for (std::size_t g = l.generations; g-- > 0;) list.push(l.marked[g].color);
         list.push(settled);
+        for (lane_id other = 0; other < l.stands_behind.size(); ++other) {
+            const lane& o = lanes_[other];
+            if (l.stands_behind[other] == 0 || other == id || !o.in_use) continue;
+            if (behind(id, other, o.latest)) list.push(o.open);
+            for (std::size_t g = 0; g < o.generations && behind(id, other, o.marked[g].latest); ++g)
+                list.push(o.marked[g].color);
+        }
         return list;
+    }
+
+    /// Effects: what has been said in the device's book since the last time counts: what the host has waited for is
+    /// settled, and the lane stands behind what its stream stands behind. Returns: whether anything became settled.
+    template <layout::layout Layout>
+    bool learn(lane_id id, Layout& blocks) noexcept requires tells_waits<Device> {
+        const stream_waits& book = device_->waits();
+        const std::uint64_t now = book.changes();
+        const bool any = now != settled_at_ && settle_known(blocks);
+        settled_at_ = now;
+        if (id == no_lane || lanes_[id].learned == now) return any;
+        lane& l = lanes_[id];
+        l.learned = now;
+        l.recorded = book.recorded_up_to(l.id);
+        try {
+            l.stands_behind.resize(lanes_.size());
+        } catch (...) {
+            return any;
+        }
+        for (lane_id other = 0; other < lanes_.size(); ++other)
+            l.stands_behind[other] = lanes_[other].in_use ? book.before(l.id, lanes_[other].id) : 0;
+        return any;
+    }
+
+    /// To be called before a free into `open(id)` in a call that names `stream`, which is not capturing.
+    /// Effects: if others may stand behind all frees so far, but not behind this one, these are kept apart from it.
+    template <layout::layout Layout>
+    void part_recorded(lane_id id, stream_handle stream,
+                       Layout& blocks) noexcept requires tells_waits<Device> {
+        if (id == no_lane || by_id_.size() == 1) return;
+        lane& l = lanes_[id];
+        if (l.learned != device_->waits().changes()) l.recorded = device_->waits().recorded_up_to(l.id);
+        if (l.latest != 0 && l.latest < l.recorded) mark(l, stream, blocks);
     }
 
     /// Returns: whether no other stream has a lane.
@@ -159,7 +216,10 @@ class stream_order {
 
     /// To be called after `bytes` bytes were freed into `open(id)`.
     void freed(lane_id id, std::size_t bytes) noexcept {
-        if (id != no_lane) lanes_[id].unmarked = saturating_add(lanes_[id].unmarked, bytes);
+        if (id == no_lane) return;
+        lanes_[id].unmarked = saturating_add(lanes_[id].unmarked, bytes);
+        if constexpr (tells_waits<Device>)
+            lanes_[id].latest = std::max(lanes_[id].latest, device_->waits().freed());
     }
 
     /// To be called at the end of a call that names `stream`, which is not capturing.
@@ -205,6 +265,7 @@ class stream_order {
             }
             blocks.recolor(l.open, settled);
             l.unmarked = 0;
+            l.latest = 0;
             l.wanted = false;
         }
         blocks.recolor(lost, settled);
@@ -217,7 +278,9 @@ class stream_order {
         bool recorded = false;
         for (lane_id id = 0; id < lanes_.size(); ++id) {
             lane& l = lanes_[id];
-            if (!l.in_use || id == asker || l.unmarked == 0 || blocks.free_bytes(l.open) == 0) continue;
+            if (!l.in_use || id == asker || l.unmarked == 0 || blocks.free_bytes(l.open) == 0 ||
+                behind(asker, id, l.latest))
+                continue;
             l.wanted = true;
             if (l.permanent) recorded |= mark_permanent(l, blocks);
         }
@@ -231,7 +294,7 @@ class stream_order {
         for (lane_id id = 0; id < lanes_.size(); ++id) {
             lane& l = lanes_[id];
             if (l.in_use && id != asker && l.permanent && l.unmarked != 0 &&
-                blocks.free_bytes(l.open) >= bytes)
+                blocks.free_bytes(l.open) >= bytes && !behind(asker, id, l.latest))
                 (void)mark_permanent(l, blocks);
         }
     }
@@ -242,19 +305,17 @@ class stream_order {
         std::size_t bytes = 0;
         for (lane_id id = 0; id < lanes_.size(); ++id)
             for (std::size_t g = 0; id != asker && g < lanes_[id].generations; ++g)
-                bytes += blocks.free_bytes(lanes_[id].marked[g].color);
+                if (!behind(asker, id, lanes_[id].marked[g].latest))
+                    bytes += blocks.free_bytes(lanes_[id].marked[g].color);
         return bytes;
     }
 
     /// Returns: bytes free that only other streams than this lane's may use now.
     template <layout::layout Layout>
     [[nodiscard]] std::size_t bytes_of_others(lane_id id, const Layout& blocks) const noexcept {
-        std::size_t own = blocks.free_bytes(settled);
-        if (id != no_lane) {
-            own += blocks.free_bytes(lanes_[id].open);
-            for (std::size_t g = 0; g < lanes_[id].generations; ++g)
-                own += blocks.free_bytes(lanes_[id].marked[g].color);
-        }
+        std::size_t own = 0;
+        const domain_list list = usable(id);
+        for (const domain d : list.view()) own += blocks.free_bytes(d);
         return blocks.free_bytes() - own;
     }
 
@@ -270,9 +331,12 @@ class stream_order {
     }
 
   private:
+    using stamp = stream_waits::stamp;
+
     struct generation {
         domain color = settled;
         event_handle event = nullptr;
+        stamp latest = 0; ///< of the frees in it
     };
     struct lane {
         std::uint64_t id = 0;
@@ -285,7 +349,18 @@ class stream_order {
         bool permanent = false;
         bool wanted = false;
         bool had_passed = false; ///< all marks, at the last look
+        stamp latest = 0;        ///< of the frees in `open`; 0: none since it was opened
+        // What the book said when it was read last:
+        stamp recorded = 0;               ///< some record on the stream comes after all frees before this one
+        std::vector<stamp> stands_behind; ///< by lane: of whose frees, up to which one
+        std::uint64_t learned = 0;        ///< as of which change
     };
+
+    /// Returns: whether what the lane `later` does from now on comes after the free on `earlier` with this stamp.
+    [[nodiscard]] bool behind(lane_id later, lane_id earlier, stamp free) const noexcept {
+        return later != no_lane && earlier < lanes_[later].stands_behind.size() &&
+               free < lanes_[later].stands_behind[earlier];
+    }
 
     /// The more lanes there are, the less each may hold unmarked: were all n lanes those of destroyed
     /// streams, they would hold less than mark_bytes * (1 + ln n) in all.
@@ -298,9 +373,11 @@ class stream_order {
     bool mark(lane& l, stream_handle stream, Layout& blocks) noexcept {
         if (blocks.free_bytes(l.open) == 0) {
             l.unmarked = 0;
+            l.latest = 0;
             return false;
         }
         drop_empty(l, blocks);
+        if (l.recorded != 0 && l.generations == max_generations) join_oldest(l, blocks);
         // What is being marked now joins the newest generation when there are enough of them, or nobody else who
         // waits for one: then all but the newest frees stays merged. The cost is that of what was freed since.
         const bool joins = l.generations == max_generations || (l.generations != 0 && by_id_.size() == 1);
@@ -316,11 +393,13 @@ class stream_order {
             blocks.recolor(l.open, newest.color);
             events_->release(newest.event);
             newest.event = *event;
+            newest.latest = std::max(newest.latest, l.latest);
         } else {
-            l.marked[l.generations++] = {l.open, *event};
+            l.marked[l.generations++] = {l.open, *event, l.latest};
             l.open = fresh;
         }
         l.unmarked = 0;
+        l.latest = 0;
         l.wanted = false;
         return true;
     }
@@ -344,16 +423,50 @@ class stream_order {
             const std::size_t unknown = newest_first ? l.generations - 1 : l.generations;
             while (done < unknown && passed(l.marked[done].event)) ++done;
             l.had_passed = done == l.generations;
-            if (done == 0) continue;
-            for (std::size_t g = 0; g < done; ++g) {
-                blocks.recolor(l.marked[g].color, settled);
-                retire(l.marked[g]);
-            }
-            any = true;
-            for (std::size_t g = done; g < l.generations; ++g) l.marked[g - done] = l.marked[g];
-            l.generations -= done;
+            any = settle_oldest(l, done, blocks) || any;
         }
         return any;
+    }
+
+    /// Effects: settles what the host is known to have waited for.
+    template <layout::layout Layout>
+    bool settle_known(Layout& blocks) noexcept requires tells_waits<Device> {
+        if (by_id_.size() == 1) return false;
+        bool any = false;
+        for (lane& l : lanes_) {
+            if (!l.in_use) continue;
+            const stamp passed = device_->waits().passed(l.id);
+            std::size_t done = 0;
+            while (done < l.generations && l.marked[done].latest < passed) ++done;
+            any = settle_oldest(l, done, blocks) || any;
+            if (l.generations != 0 || l.latest == 0 || l.latest >= passed) continue;
+            any = any || blocks.free_bytes(l.open) != 0;
+            blocks.recolor(l.open, settled);
+            l.unmarked = 0;
+            l.latest = 0;
+        }
+        return any;
+    }
+
+    /// Others may stand behind the newest long before it has passed: it is kept apart, and the two oldest are not.
+    template <layout::layout Layout>
+    void join_oldest(lane& l, Layout& blocks) noexcept {
+        blocks.recolor(l.marked[0].color, l.marked[1].color);
+        retire(l.marked[0]);
+        std::rotate(l.marked.begin(), l.marked.begin() + 1, l.marked.begin() + l.generations);
+        --l.generations;
+    }
+
+    /// Effects: the oldest `done` generations are settled. Returns: whether there are any.
+    template <layout::layout Layout>
+    bool settle_oldest(lane& l, std::size_t done, Layout& blocks) noexcept {
+        for (std::size_t g = 0; g < done; ++g) {
+            blocks.recolor(l.marked[g].color, settled);
+            retire(l.marked[g]);
+        }
+        for (std::size_t g = done; g < l.generations; ++g) l.marked[g - done] = l.marked[g];
+        l.generations -= done;
+        return done != 0;
     }
 
     /// Generations whose memory the lane has used again need no event.
@@ -419,6 +532,7 @@ class stream_order {
     lane_id last_ = no_lane;
     domain next_domain_ = 2;
     std::size_t sweep_at_ = 64;
+    std::uint64_t settled_at_ = 0; ///< the book's change that `settle_known` looked at
     bool short_of_domains_ = false;
 };
 

@@ -338,6 +338,7 @@ class range_pool : public holding<range_pool<Device, Stock>> {
         } else if (!q.sync) {
             q.lane = order_.lane_of(q.stream_id);
         }
+        learn(q.lane);
         look_before(q);
         if (void* p = search(q)) return marked(q, p);
         if (void* p = search_again(q)) return marked(q, p);
@@ -380,6 +381,7 @@ class range_pool : public holding<range_pool<Device, Stock>> {
             q.stream_id = keep_under(q.stream, q.state);
             q.lane = order_.lane_of(q.stream_id);
         }
+        learn(q.lane);
         look_before(q);
         return true;
     }
@@ -397,6 +399,16 @@ class range_pool : public holding<range_pool<Device, Stock>> {
     void* marked(const request& q, void* p) noexcept {
         if (!q.sync && !q.state.capturing()) order_.mark_if_due(q.lane, q.stream, blocks_);
         return p;
+    }
+
+    /// Effects: what the program has said of its streams since the last time counts.
+    void learn(lane_id lane) noexcept {
+        if constexpr (tells_waits<Device>) {
+            if (!device_->waits().told()) return;
+            stream_waits::enter();
+            (void)uses_.learn(completed());
+            (void)order_.learn(lane, blocks_);
+        }
     }
 
     /// What others hold and nobody asks about stays theirs while they take what is free for all: so a large request asks
@@ -621,7 +633,7 @@ class range_pool : public holding<range_pool<Device, Stock>> {
         b.only_graph = state.capturing() && b.capture == state.capture && holds_.only(id, b.capture) &&
                        !b.lost && !uses_.any(id);
         if (uses_.any(id)) {
-            const auto outcome = uses_.begin_free(id);
+            const auto outcome = uses_.begin_free(id, b.stream_id);
             if (outcome.capture != 0) holds_.hold(id, outcome.capture);
             b.lost = b.lost || outcome.lost;
             if (outcome.pending) {
@@ -630,6 +642,9 @@ class range_pool : public holding<range_pool<Device, Stock>> {
                 return freed{};
             }
         }
+        if constexpr (tells_waits<Device>)
+            if (kind == free_kind::on_stream && !state.capturing() && !b.lost && device_->waits().told())
+                order_.part_recorded(order_.lane_of(b.stream_id), stream, blocks_);
         const lane_id lane = complete(id);
         if (kind == free_kind::on_stream && !state.capturing()) order_.mark_if_due(lane, stream, blocks_);
         return freed{};
