@@ -56,7 +56,8 @@ std::optional<op> parse_op(std::string_view text) {
     case 'c': return op::complete;
     case 'u': return op::use;
     case 'k': return op::work;
-    case 'y': return op::wait;
+    case 'w': return op::stream_wait;
+    case 'y': return op::host_wait;
     case 'd': return op::destroy;
     case 'm': return op::set_max;
     default: return std::nullopt;
@@ -64,7 +65,7 @@ std::optional<op> parse_op(std::string_view text) {
 }
 
 constexpr bool needs_id(op o) {
-    return o == op::allocate || o == op::free || o == op::complete || o == op::use;
+    return o == op::allocate || o == op::free || o == op::complete || o == op::use || o == op::stream_wait;
 }
 constexpr bool needs_bytes(op o) {
     return o == op::allocate || o == op::work || o == op::set_max;
@@ -129,7 +130,8 @@ trace read_event_table(line_reader& lines, std::string_view header, trace_builde
         };
 
         const std::optional<op> kind = parse_op(field(op_letter));
-        if (!kind) throw lines.error("unknown op " + quoted(field(op_letter)) + " (known: a f c u k y d m)");
+        if (!kind)
+            throw lines.error("unknown op " + quoted(field(op_letter)) + " (known: a f c u k w y d m)");
         raw_event e;
         e.kind = *kind;
         e.t_us = number(t_us, true);

@@ -15,6 +15,8 @@
 ///   for is
 ///      still allocated, no free on it is still to be made.
 ///   2. Who frees a block on another stream than its own has ordered the two (`order`).
+///   3. `make_wait` and `wait_for` say in `device().waits()` what they did, after it. `order` and `settle` say
+///   nothing.
 ///
 /// A *hold* is work on a stream of its own that lasts until it is let go. It stands for "some stream still
 /// uses this block, and is done at this very event": the traces say when, not why.
@@ -23,7 +25,7 @@
 ///
 /// | expression | what it does |
 /// |---|---|
-/// | `m.device()` | where the program records and orders (`create_event`, `record`, `wait`, `synchronize`) |
+/// | `m.device()` | where the program records, orders and waits; it `tells_waits`, and the program does |
 /// | `m.as_program(f)` | runs `f`, whose calls of the device are not the allocator's |
 /// | `m.create_stream()`, `m.destroy_stream(s)` | a stream that waits for no other by itself |
 /// | `m.launch(s, t)` | work of the length t on s |
@@ -38,6 +40,8 @@
 #include <tenure/core/handles.hpp>
 #include <tenure/core/result.hpp>
 #include <tenure/core/status.hpp>
+#include <tenure/device/device.hpp>
+#include <tenure/device/stream_waits.hpp>
 
 #include <chrono>
 #include <cstdint>
@@ -81,10 +85,23 @@ class program_world {
         machine_->launch(stream(number), std::chrono::microseconds(static_cast<std::int64_t>(us)));
     }
 
+    /// Effects: the host waits for all that the stream did so far, and says so.
     void wait_for(std::uint32_t number) {
         const stream_handle s = stream(number);
         machine_->before_waiting();
-        machine_->as_program([&] { require(machine_->device().synchronize(s), "waiting for a stream"); });
+        machine_->as_program([&] {
+            const stream_waits::host_wait w = machine_->device().waits().about_to_wait_for(id_of(s));
+            require(machine_->device().synchronize(s), "waiting for a stream");
+            machine_->device().waits().has_waited(w);
+        });
+    }
+
+    /// Effects: what the stream does from now on comes after all that the stream `earlier` did so far, and the
+    /// program says so.
+    void make_wait(std::uint32_t number, std::uint32_t earlier) {
+        const stream_handle s = stream(number);
+        order(identity_of(earlier), s);
+        machine_->as_program([&] { machine_->device().waits().ordered(id_of(stream(earlier)), id_of(s)); });
     }
 
     /// Effects: the number's next mention is a new stream.
@@ -171,6 +188,12 @@ class program_world {
         if (l.wanted || l.users != 0 || !l.exists) return;
         machine_->destroy_stream(l.handle);
         l.exists = false;
+    }
+
+    stream_waits::stream_id id_of(stream_handle s) {
+        const result<stream_state, status> known = machine_->device().describe(s);
+        if (!known) throw replay_error(std::string("describing a stream: ") + to_string(known.error()));
+        return known->id;
     }
 
     event_handle mark(stream_handle s) {

@@ -18,6 +18,9 @@
 /// use is over, and is right to: whoever gets it stands behind that use. But invariant 2 is stricter, so its
 /// blocks are given back only at their completion (`late_free::at_completion`).
 ///
+/// The program says what it has made wait for what (`w`, `y`), in the book of the device (`stream_waits`). How the replay
+/// orders streams by itself, for frees and holds, is said to nobody: a policy learns no more than the trace knows.
+///
 /// Invariants:
 ///   1. A refused allocation is counted, and all later events of its block are skipped.
 ///   2. A block is never handed out again between its free and its completion.
@@ -168,7 +171,8 @@ void play(const trace& t, const tenants<R>& pools, World& world, Watch& watch, l
             break;
         }
         case op::work: world.launch(e.stream, e.bytes); break;
-        case op::wait: world.wait_for(e.stream); break;
+        case op::stream_wait: world.make_wait(e.stream, e.id); break;
+        case op::host_wait: world.wait_for(e.stream); break;
         case op::destroy: world.destroy(e.stream); break;
         case op::set_max:
             if constexpr (requires(R & r) { r.set_max(std::size_t{}); })

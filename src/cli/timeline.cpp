@@ -268,7 +268,8 @@ timeline timeline_of(const trace& t) {
         case op::set_max: now.arenas.limit[e.arena] = e.bytes; break;
         case op::use:
         case op::work:
-        case op::wait:
+        case op::stream_wait:
+        case op::host_wait:
         case op::destroy: break;
         }
         points.add(static_cast<double>(e.t_us) / 1e6, now);

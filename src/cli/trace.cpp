@@ -149,7 +149,11 @@ std::string trace_builder::add(const raw_event& e) {
         work_us_ += e.bytes;
         trace_.has_work = true;
         break;
-    case op::wait: break;
+    case op::stream_wait:
+        out.id = stream_index(e.id);
+        alive_[out.id] = true;
+        break;
+    case op::host_wait: break;
     case op::destroy:
         if (e.stream == 0) return "the default stream cannot be destroyed";
         if (!alive_[out.stream]) return "stream " + std::to_string(e.stream) + " is destroyed already";

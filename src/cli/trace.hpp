@@ -37,20 +37,21 @@
 namespace tenure::cli {
 
 enum class op : std::uint8_t {
-    allocate, ///< `a`
-    free,     ///< `f`: the program's own end of the block
-    complete, ///< `c`: from here on every stream may have the memory
-    use,      ///< `u`: the block is also used on `stream`
-    work,     ///< `k`: work of `bytes` microseconds is enqueued on `stream`
-    wait,     ///< `y`: the host waits for `stream`
-    destroy,  ///< `d`: `stream` is destroyed; a later mention of the number is a new stream
-    set_max,  ///< `m`: the arena's limit becomes `bytes`
+    allocate,    ///< `a`
+    free,        ///< `f`: the program's own end of the block
+    complete,    ///< `c`: from here on every stream may have the memory
+    use,         ///< `u`: the block is also used on `stream`
+    work,        ///< `k`: work of `bytes` microseconds is enqueued on `stream`
+    stream_wait, ///< `w`: `stream` is made to wait for all that the stream `id` holds now
+    host_wait,   ///< `y`: the host waits for `stream`
+    destroy,     ///< `d`: `stream` is destroyed; a later mention of the number is a new stream
+    set_max,     ///< `m`: the arena's limit becomes `bytes`
 };
 
 struct event {
     std::uint64_t t_us = 0;
     std::uint64_t bytes = 0;
-    std::uint32_t id = 0; ///< index of the block in `trace::blocks`
+    std::uint32_t id = 0; ///< index of the block in `trace::blocks`; of `stream_wait`: of the other stream
     std::uint32_t stream = 0;
     std::uint32_t arena = 0;
     op kind = op::allocate;
@@ -91,7 +92,7 @@ std::uint64_t most_needed(const trace& t, const peaks& p, std::uint64_t limit);
 struct raw_event {
     std::uint64_t t_us = 0;
     op kind = op::allocate;
-    std::uint64_t id = 0;
+    std::uint64_t id = 0; ///< of a block; of `stream_wait`: number of the other stream
     std::uint64_t bytes = 0;
     std::uint64_t stream = 0;
     std::string_view arena;

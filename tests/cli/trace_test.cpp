@@ -133,6 +133,24 @@ TEST_CASE("the ops of scenario programs", "[cli][trace]") {
     CHECK(t.streams == 2);
 }
 
+TEST_CASE("a stream that waits names the other one as its id", "[cli][trace]") {
+    const trace t = load("t_us,op,id,bytes,stream\n"
+                         "0,a,7,4096,5\n"
+                         "1,w,9,,5\n" // both are mentioned here
+                         "2,w,0,,9\n"
+                         "3,w,9,,9\n");
+    REQUIRE(t.events.size() == 4);
+    CHECK(t.blocks.size() == 1);
+    CHECK(t.streams == 3);
+    CHECK(t.events[1].kind == op::stream_wait);
+    CHECK(t.events[1].stream == 1);
+    CHECK(t.events[1].id == 2);
+    CHECK(t.events[2].stream == 2);
+    CHECK(t.events[2].id == 0);
+    CHECK(t.events[3].stream == 2);
+    CHECK(t.events[3].id == 2);
+}
+
 TEST_CASE("a bad header names what is missing", "[cli][trace]") {
     CHECK(begins(complaint(""), ":1: empty file"));
     CHECK(begins(complaint(gzip("")), ":1: empty file"));
@@ -162,6 +180,9 @@ TEST_CASE("a bad line is named with its number", "[cli][trace]") {
     CHECK(begins(rows("0,a,1,,0\n"), ":2: bytes is not a whole number"));
     CHECK(begins(rows("0,a, 1,5,0\n"), ":2: id is not a whole number"));
     CHECK(begins(rows("0,a,1,5,zero\n"), ":2: stream is not a whole number"));
+    CHECK(begins(rows("0,w,,,1\n"), ":2: id is not a whole number"));
+    CHECK(begins(rows("0,w,-1,,1\n"), ":2: id is negative"));
+    CHECK(begins(rows("0,w,1,,\n"), ":2: stream is not a whole number"));
     CHECK(begins(rows("9223372036854775807,a,1,5,0\n"), ":2: t_us is out of range"));
     CHECK(begins(rows("0,k,,9223372036854775,0\n1,k,,1,0\n"), ":3: t_us is out of range"));
     CHECK(begins(rows("5,a,1,5,0\n4,a,2,5,0\n"), ":3: time runs backwards"));
@@ -192,6 +213,7 @@ TEST_CASE("a stream's life is checked", "[cli][trace]") {
     CHECK(begins(rows("0,d,,,0\n"), ":2: the default stream cannot be destroyed"));
     CHECK(begins(rows("0,d,,,1\n0,d,,,1\n"), ":3: stream 1 is destroyed already"));
     CHECK(rows("0,a,1,10,1\n0,d,,,1\n0,f,1,10,1\n0,d,,,1\n") == "");
+    CHECK(rows("0,d,,,1\n0,w,1,,2\n0,d,,,1\n0,d,,,2\n") == ""); // to be waited for is a mention, too
 }
 
 TEST_CASE("peaks last until a block may be handed out again", "[cli][trace]") {
@@ -272,11 +294,11 @@ TEST_CASE("a damaged trace is read or refused, never anything else", "[cli][trac
     CAPTURE(tenure::test::seed());
     const std::string event_table =
         "t_us,op,id,bytes,stream,arena\n0,m,0,1048576,0,A\n0,a,1,1000,0,A\n1,a,2,70000,1,B\n"
-        "2,u,2,0,0,B\n3,k,0,100,1,\n4,f,1,1000,0,A\n5,y,0,0,1,\n6,c,1,1000,0,A\n7,d,0,0,1,\n";
+        "2,u,2,0,0,B\n3,k,0,100,1,\n4,f,1,1000,0,A\n5,w,1,0,0,\n5,y,0,0,1,\n6,c,1,1000,0,A\n7,d,0,0,1,\n";
     const std::string log = std::string(rmm) + "1,00:00:01.000000,allocate,0x10,1000,0\n"
                                                "2,00:00:02.000000,allocate,0x20,1000,0x5\n"
                                                "1,00:00:03.500000,free,0x10,1000,0\n";
-    constexpr std::string_view interesting = "0123456789,\n\r-x.:afcukydm\x1f\x8b\0\xff";
+    constexpr std::string_view interesting = "0123456789,\n\r-x.:afcukwydm\x1f\x8b\0\xff";
     std::size_t read = 0;
     std::size_t refused = 0;
     for (int i = 0; i < 3000; ++i) {
@@ -304,6 +326,7 @@ TEST_CASE("a damaged trace is read or refused, never anything else", "[cli][trac
             for (const event& e : t.events) {
                 REQUIRE(e.stream < t.streams);
                 REQUIRE(e.arena < t.arenas.size());
+                if (e.kind == op::stream_wait) REQUIRE(e.id < t.streams);
             }
             (void)peaks_of(t);
             ++read;
