@@ -35,6 +35,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <utility>
 
 namespace tenure {
@@ -43,6 +44,9 @@ template <device Device>
 class pending_uses {
   public:
     using block_id = layout::block_id;
+
+    /// Of a block that goes back to no stream in particular.
+    static constexpr std::uint64_t no_owner = std::numeric_limits<std::uint64_t>::max();
 
     /// What the free of a block with uses has to wait for.
     struct free_outcome {
@@ -107,7 +111,7 @@ class pending_uses {
     }
 
     /// Requires: `any(block)`. Effects: marks the work of every stream that uses the block. `owner`: identity of the stream
-    /// that it goes back to.
+    /// that it goes back to, or `no_owner`.
     free_outcome begin_free(block_id block, std::uint64_t owner) noexcept {
         free_outcome outcome;
         blocks_[block].owner = owner;
@@ -135,7 +139,10 @@ class pending_uses {
     /// Returns: whether there was one.
     template <class F>
     bool poll(F&& completed) {
-        return visit_asking(completed, [this](event_handle e) { return device_->query(e) == status::ok; });
+        bool any = false;
+        if constexpr (tells_waits<Device>)
+            if (device_->waits().told()) any = learn(completed);
+        return visit_asking(completed, [this](event_handle e) { return device_->query(e) == status::ok; }) || any;
     }
 
     /// The same, but asks nobody: for what has been said in the device's book since the last time.
@@ -186,7 +193,7 @@ class pending_uses {
         node_index uses = no_node;
         std::uint32_t waiting = 0;
         std::uint64_t capture = 0;
-        std::uint64_t owner = 0; ///< stream that it goes back to
+        std::uint64_t owner = no_owner; ///< stream that it goes back to
         bool lost = false;
     };
 

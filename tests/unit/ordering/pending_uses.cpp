@@ -43,6 +43,11 @@ struct uses_world {
 
 using ids = std::vector<layout::block_id>;
 
+template <class World>
+std::uint64_t calls(const World& w, sim::call kind) {
+    return w.device.call_counts()[static_cast<std::size_t>(kind)];
+}
+
 } // namespace
 
 TEST_CASE("a block is complete once, when the last of its streams has passed", "[ordering][pending_uses]") {
@@ -55,7 +60,7 @@ TEST_CASE("a block is complete once, when the last of its streams has passed", "
     CHECK(w.uses.any(7));
     w.device.launch(a, 1ms);
     w.device.launch(b, 3ms);
-    const auto outcome = w.uses.begin_free(7);
+    const auto outcome = w.uses.begin_free(7, 0);
     CHECK(outcome.pending);
     CHECK_FALSE(outcome.lost);
     CHECK(w.device.calls(sim::call::record) == 2);
@@ -78,7 +83,7 @@ TEST_CASE("each stream with something unfinished is asked once a poll", "[orderi
     w.device.launch(a, 1s);
     for (layout::block_id b = 0; b < 100; ++b) {
         w.use(b, a);
-        REQUIRE(w.uses.begin_free(b).pending);
+        REQUIRE(w.uses.begin_free(b, 0).pending);
     }
     const std::uint64_t before = w.device.calls(sim::call::query);
     CHECK_FALSE(w.poll());
@@ -98,7 +103,7 @@ TEST_CASE("uses can be forgotten, all of them or one stream's", "[ordering][pend
     w.uses.forget(3, id_a);
     w.uses.forget(3, id_a);
     CHECK(w.uses.any(3));
-    REQUIRE(w.uses.begin_free(3).pending);
+    REQUIRE(w.uses.begin_free(3, 0).pending);
     CHECK(w.device.calls(sim::call::record) == 1);
     CHECK(w.poll());
     w.use(3, a);
@@ -117,7 +122,7 @@ TEST_CASE("events outlive the streams they were recorded on", "[ordering][pendin
     const stream_handle a = w.stream();
     w.use(1, a);
     w.device.launch(a, 1ms);
-    REQUIRE(w.uses.begin_free(1).pending);
+    REQUIRE(w.uses.begin_free(1, 0).pending);
     w.device.destroy_stream(a);
     const stream_handle again = w.stream();
     CHECK(again == a); // the handle is another stream's now
@@ -134,7 +139,7 @@ TEST_CASE("a handle that names another stream by now is not waited for: the orde
     w.use(1, a);
     w.device.destroy_stream(a);
     REQUIRE(w.stream() == a);
-    const auto outcome = w.uses.begin_free(1);
+    const auto outcome = w.uses.begin_free(1, 0);
     CHECK(outcome.lost);
     CHECK_FALSE(outcome.pending);
     CHECK(w.device.calls(sim::call::record) == 0);
@@ -148,7 +153,7 @@ TEST_CASE("a stream that is capturing is reported, not recorded on", "[ordering]
     w.use(1, b);
     const std::uint64_t capture = w.device.begin_capture(a);
     w.device.launch(b, 1ms);
-    const auto outcome = w.uses.begin_free(1);
+    const auto outcome = w.uses.begin_free(1, 0);
     CHECK(outcome.capture == capture);
     CHECK(outcome.pending);
     CHECK(w.device.calls(sim::call::record) == 1);
@@ -168,7 +173,7 @@ TEST_CASE("a mark that the driver refuses is replaced by waiting; where that fai
     w.device.launch(a, 1ms);
     w.use(1, a);
     w.device.fail_call(sim::call::record, 1, status::failed);
-    auto outcome = w.uses.begin_free(1);
+    auto outcome = w.uses.begin_free(1, 0);
     CHECK_FALSE(outcome.pending);
     CHECK_FALSE(outcome.lost);
     CHECK(w.device.now() >= 1ms);
@@ -179,7 +184,7 @@ TEST_CASE("a mark that the driver refuses is replaced by waiting; where that fai
     w.device.launch(b, 1ms);
     w.device.fail_call(sim::call::record, 1, status::failed);
     w.device.fail_call(sim::call::synchronize_stream, 1, status::failed);
-    outcome = w.uses.begin_free(2);
+    outcome = w.uses.begin_free(2, 0);
     CHECK(outcome.pending);
     w.device.advance(1s);
     CHECK(w.poll());
@@ -187,7 +192,7 @@ TEST_CASE("a mark that the driver refuses is replaced by waiting; where that fai
     CHECK(w.outcomes[0].lost);
 
     w.use(2, a); // the id is a new block's: nothing of the old one sticks to it
-    REQUIRE(w.uses.begin_free(2).pending);
+    REQUIRE(w.uses.begin_free(2, 0).pending);
     CHECK(w.poll());
     CHECK_FALSE(w.outcomes[1].lost);
 }
@@ -195,7 +200,7 @@ TEST_CASE("a mark that the driver refuses is replaced by waiting; where that fai
 TEST_CASE("a query that fails completes nothing, and the next one goes on", "[ordering][pending_uses]") {
     uses_world w;
     w.use(1, w.stream());
-    REQUIRE(w.uses.begin_free(1).pending);
+    REQUIRE(w.uses.begin_free(1, 0).pending);
     w.device.fail_call(sim::call::query, 1, status::failed);
     CHECK_FALSE(w.poll());
     CHECK(w.poll());
@@ -209,8 +214,8 @@ TEST_CASE("synchronize waits for what can be waited for", "[ordering][pending_us
     w.device.hold(stuck);
     w.use(1, a);
     w.use(2, stuck);
-    REQUIRE(w.uses.begin_free(1).pending);
-    REQUIRE(w.uses.begin_free(2).pending);
+    REQUIRE(w.uses.begin_free(1, 0).pending);
+    REQUIRE(w.uses.begin_free(2, 0).pending);
     CHECK(w.synchronize());
     CHECK(w.completed == ids{1});
     CHECK(w.uses.pending() == 1);
@@ -227,7 +232,7 @@ TEST_CASE("events of blocks that still wait are destroyed with the rest", "[orde
         const stream_handle s = device.create_stream();
         device.hold(s);
         uses.add(1, s, device.describe(s)->id);
-        REQUIRE(uses.begin_free(1).pending);
+        REQUIRE(uses.begin_free(1, 0).pending);
         uses.add(2, s, device.describe(s)->id);
     }
     CHECK(device.live_events() == 0);
@@ -241,7 +246,7 @@ TEST_CASE("a use named in a capture is waited for after it, too", "[ordering][pe
     w.use(1, a); // the second time does nothing
     REQUIRE(w.device.end_capture(a));
     w.device.launch(a, 1ms);
-    const auto outcome = w.uses.begin_free(1);
+    const auto outcome = w.uses.begin_free(1, 0);
     CHECK(outcome.pending);
     CHECK_FALSE(outcome.lost);
     CHECK(outcome.capture == 0);
@@ -258,7 +263,7 @@ TEST_CASE("one question tells of all that a stream has passed", "[ordering][pend
     for (layout::block_id b = 0; b < 20; ++b) {
         w.use(b, s);
         w.device.launch(s, 1ms);
-        CHECK(w.uses.begin_free(b).pending);
+        CHECK(w.uses.begin_free(b, 0).pending);
     }
     const auto queries = [&w] { return w.device.calls(sim::call::query); };
     auto before = queries();
@@ -284,7 +289,7 @@ TEST_CASE("a stream that keeps up is asked once a poll, whatever waits for it", 
         for (layout::block_id b = first; b < first + 3; ++b) {
             w.use(b, s);
             w.device.launch(s, 1ms);
-            CHECK(w.uses.begin_free(b).pending);
+            CHECK(w.uses.begin_free(b, 0).pending);
         }
     };
     const auto queries_of_a_poll = [&w] {
@@ -309,4 +314,41 @@ TEST_CASE("a stream that keeps up is asked once a poll, whatever waits for it", 
     CHECK(queries_of_a_poll() == 1);
     CHECK(w.uses.pending() == 0);
     CHECK(w.completed.size() == 15);
+}
+
+TEST_CASE("a block is complete without a question once its stream stands behind those that used it",
+          "[ordering][pending_uses][stream_waits]") {
+    uses_world w;
+    stream_waits& book = w.device.waits();
+    const stream_handle owner = w.stream(), a = w.stream(), b = w.stream();
+    const auto id = [&](stream_handle s) { return w.device.describe(s)->id; };
+    const auto learn = [&] {
+        return w.uses.learn([&](layout::block_id block, const auto&) { w.completed.push_back(block); });
+    };
+    book.ordered(id(a), id(owner)); // before the frees: says nothing about them
+    w.device.launch(a, 1s);
+    w.device.launch(b, 1s);
+    w.use(1, a);
+    w.use(1, b);
+    w.use(2, a);
+    REQUIRE(w.uses.begin_free(1, id(owner)).pending);
+    REQUIRE(w.uses.begin_free(2, id(b)).pending); // goes back to another stream
+    CHECK_FALSE(learn());
+    book.ordered(id(a), id(owner));
+    CHECK_FALSE(learn()); // b is still to come
+    SECTION("told of the other stream as well") {
+        book.ordered(id(b), id(owner));
+        CHECK(learn());
+        CHECK(w.completed == ids{1});
+        book.ordered(id(a), id(b));
+        CHECK(learn());
+        CHECK(w.completed == ids{1, 2});
+    }
+    SECTION("the host has waited") {
+        book.has_waited(book.about_to_wait_for_all());
+        CHECK(learn());
+        CHECK(w.completed == ids{2, 1});
+    }
+    CHECK(w.uses.pending() == 0);
+    CHECK(calls(w, sim::call::query) == 0);
 }

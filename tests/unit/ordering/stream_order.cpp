@@ -362,3 +362,147 @@ TEST_CASE("what many lanes leave unmarked is bounded together", "[ordering][stre
     // 2000 * 16 KiB = 31 MiB were freed; 1 MiB * (1 + ln 64) = 5.2 MiB
     CHECK(w.blocks.free_bytes() - w.usable(order_type::no_lane) <= 6_MiB);
 }
+
+namespace {
+
+template <class World>
+std::uint64_t calls(const World& w, sim::call kind) {
+    return w.device.call_counts()[static_cast<std::size_t>(kind)];
+}
+
+/// Two streams and a book in which a word was said, so that frees count.
+struct told_world : order_world {
+    explicit told_world(std::size_t mark_bytes = no_limit) : order_world(mark_bytes) {
+        device.waits().has_waited(device.waits().about_to_wait_for(id(s)));
+        a = lane(s);
+        b = lane(t);
+    }
+
+    [[nodiscard]] std::uint64_t id(stream_handle x) { return device.describe(x)->id; }
+    void follow(stream_handle earlier, stream_handle later) { device.waits().ordered(id(earlier), id(later)); }
+    void free_in_call(order_type::lane_id l, stream_handle x, std::size_t n) {
+        order.part_recorded(l, x, blocks);
+        free_on(l, n);
+    }
+    /// Returns: free bytes of others than the settled ones that the lane may use.
+    [[nodiscard]] std::size_t lent(order_type::lane_id l) {
+        order.learn(l, blocks);
+        return usable(l) - blocks.free_bytes(order_type::settled);
+    }
+
+    stream_handle s = device.create_stream(), t = device.create_stream();
+    order_type::lane_id a = 0, b = 0;
+};
+
+} // namespace
+
+TEST_CASE("a stream takes what another freed before a point that it stands behind, and no more",
+          "[ordering][stream_order][stream_waits]") {
+    told_world w;
+    w.free_in_call(w.a, w.s, 1_MiB);
+    CHECK(w.lent(w.b) == 0);
+    w.follow(w.s, w.t);
+    CHECK(w.lent(w.b) == 1_MiB);
+    w.free_in_call(w.a, w.s, 2_MiB);
+    CHECK(w.lent(w.b) == 1_MiB);
+    CHECK(w.lent(w.a) == 3_MiB);
+    w.follow(w.s, w.t);
+    CHECK(w.lent(w.b) == 3_MiB);
+    CHECK(calls(w, sim::call::query) == 0);
+}
+
+TEST_CASE("what was freed before anything was said, or by a call that names no stream, is lent with what follows",
+          "[ordering][stream_order][stream_waits]") {
+    told_world w;
+    w.free_in_call(w.a, w.s, 1_MiB);
+    w.follow(w.s, w.t);
+    w.free_on(w.a, 2_MiB); // no event may be recorded: all of it counts as freed now
+    CHECK(w.lent(w.b) == 0);
+    w.follow(w.s, w.t);
+    CHECK(w.lent(w.b) == 3_MiB);
+}
+
+TEST_CASE("many points in a row keep the newest frees apart", "[ordering][stream_order][stream_waits]") {
+    told_world w;
+    std::size_t before = 0;
+    for (int i = 0; i < 20; ++i) {
+        w.free_in_call(w.a, w.s, 512);
+        CHECK(w.lent(w.b) == before);
+        w.follow(w.s, w.t);
+        before += 512;
+        CHECK(w.lent(w.b) == before);
+    }
+    CHECK(w.device.live_events() <= order_type::max_generations);
+}
+
+TEST_CASE("marks that were joined while there was one stream are as late as the newest of them",
+          "[ordering][stream_order][stream_waits]") {
+    order_world w(512);
+    const stream_handle s = w.device.create_stream(), t = w.device.create_stream();
+    const auto id = [&](stream_handle x) { return w.device.describe(x)->id; };
+    stream_waits& book = w.device.waits();
+    book.ordered(id(t), id(s));
+    const auto a = w.lane(s);
+    w.free_on(a, 1_KiB);
+    w.order.mark_if_due(a, s, w.blocks);
+    book.ordered(id(s), id(t));
+    w.free_on(a, 2_KiB);
+    w.order.mark_if_due(a, s, w.blocks);
+    const auto b = w.lane(t);
+    w.order.learn(b, w.blocks);
+    CHECK(w.usable(b) == whole_range - 3_KiB);
+    book.ordered(id(s), id(t));
+    w.order.learn(b, w.blocks);
+    CHECK(w.usable(b) == whole_range);
+}
+
+TEST_CASE("what the host has waited for is settled without a question", "[ordering][stream_order][stream_waits]") {
+    told_world w(1_MiB);
+    w.device.launch(w.s, 1s);
+    w.free_in_call(w.a, w.s, 1_MiB);
+    w.order.mark_if_due(w.a, w.s, w.blocks);
+    w.free_on(w.a, 1_KiB);
+    w.free_on(w.b, 2_KiB);
+    const auto wait = w.device.waits().about_to_wait_for(w.id(w.s));
+    w.free_on(w.a, 4_KiB); // after the host began to wait: with what is open
+    w.device.waits().has_waited(wait);
+    CHECK(w.order.learn(order_type::no_lane, w.blocks));
+    CHECK(w.blocks.free_bytes(order_type::settled) == whole_range - 1_KiB - 2_KiB - 4_KiB);
+    CHECK_FALSE(w.order.learn(order_type::no_lane, w.blocks));
+    w.device.waits().has_waited(w.device.waits().about_to_wait_for_all());
+    CHECK(w.order.learn(order_type::no_lane, w.blocks));
+    CHECK(w.blocks.free_bytes(order_type::settled) == whole_range);
+    CHECK(calls(w, sim::call::query) == 0);
+}
+
+TEST_CASE("a lane that took a forgotten one's place lends nothing by what was said of that",
+          "[ordering][stream_order][stream_waits]") {
+    told_world w;
+    w.free_in_call(w.a, w.s, 1_MiB);
+    w.follow(w.s, w.t);
+    REQUIRE(w.lent(w.b) == 1_MiB);
+    w.device.waits().has_waited(w.device.waits().about_to_wait_for_all());
+    REQUIRE(w.lent(w.b) == 0); // settled: the lanes hold nothing
+    std::vector<order_type::lane_id> fresh;
+    for (int i = 0; i < 80; ++i) { // enough to sweep
+        w.order.tidy(w.blocks);
+        fresh.push_back(w.lane(w.device.create_stream()));
+    }
+    w.b = w.lane(w.t);
+    for (const order_type::lane_id l : fresh)
+        if (l != w.b) w.free_on(l, 512);
+    CHECK(w.lent(w.b) == 0);
+}
+
+TEST_CASE("others that one stands behind are not asked for marks", "[ordering][stream_order][stream_waits]") {
+    told_world w;
+    const auto d = w.lane(default_stream);
+    w.free_on(d, 1_MiB);
+    w.follow(default_stream, w.t);
+    CHECK(w.lent(w.b) == 1_MiB);
+    w.order.mark_others(w.b, 512, w.blocks);
+    CHECK_FALSE(w.order.ask_others(w.b, w.blocks));
+    CHECK(calls(w, sim::call::record) == 0);
+    CHECK(w.order.bytes_of_others(w.b, w.blocks) == 0);
+    CHECK(w.order.bytes_of_others(w.a, w.blocks) == 1_MiB);
+}
