@@ -95,5 +95,22 @@ target_include_directories(tenure_torch_sdk SYSTEM INTERFACE
     ${TENURE_TORCH_PACKAGE}/include ${CUDAToolkit_INCLUDE_DIRS})
 target_link_libraries(tenure_torch_sdk INTERFACE
     ${TENURE_TORCH_PACKAGE}/lib/libc10.so ${TENURE_TORCH_PACKAGE}/lib/libc10_cuda.so CUDA::cudart)
+
+# The GPU trace is an interface of its own, and not a promised one: where it is another, the library does without.
+set(traces TENURE_TORCH_TRACES_${TENURE_TORCH_VERSION})
+if(NOT DEFINED ${traces})
+    set(kept_type ${CMAKE_TRY_COMPILE_TARGET_TYPE})
+    set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)
+    try_compile(${traces} ${PROJECT_BINARY_DIR}/torch_traces SOURCES ${CMAKE_CURRENT_LIST_DIR}/torch_traces.cpp
+        CMAKE_FLAGS "-DINCLUDE_DIRECTORIES=${PROJECT_SOURCE_DIR}/src/torch;${PROJECT_SOURCE_DIR}/include;${TENURE_TORCH_PACKAGE}/include;${CUDAToolkit_INCLUDE_DIRS}"
+        CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON)
+    set(CMAKE_TRY_COMPILE_TARGET_TYPE ${kept_type})
+endif()
+if(${traces})
+    target_compile_definitions(tenure_torch_sdk INTERFACE TENURE_TORCH_TRACES)
+else()
+    message(STATUS "tenure: torch ${TENURE_TORCH_VERSION} has another GPU trace: its waits are not listened to")
+endif()
+
 set(TENURE_HAVE_TORCH ON)
 message(STATUS "tenure: the library for PyTorch ${TENURE_TORCH_VERSION}, from ${TENURE_TORCH_PACKAGE}")

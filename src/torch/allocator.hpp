@@ -17,6 +17,7 @@
 /// | `copy(to, from, n)` | returns when done |
 /// | `copy_async(to, to_device, from, from_device, n, stream, peer)` | |
 /// | `share(gate, p, n)`, `open_shared(device, handle)` | see `ipc.hpp` |
+/// | `wait_for_current_device(device)` | the status of waiting for it, as torch does: for `told_waits` |
 /// | `enable_peer(device, gate)` | the device may use the memory behind the gate |
 /// | `admit_peers(gate)` | so may those that may have been told before the gate was there that they may |
 ///
@@ -29,6 +30,7 @@
 /// Thread-safety: thread-safe, after construction.
 
 #include "heap.hpp"
+#include "host_wait_note.hpp"
 #include "policies.hpp"
 
 #include <tenure/core/bits.hpp>
@@ -120,6 +122,7 @@ class allocator final : public native::CUDAAllocator, private out_of_memory_watc
 
     void raw_delete(void* p) override {
         if (p == nullptr) return;
+        host_wait_note<device_type>::settle();
         context_ptr context = recorder_.gather(context_level::ALL);
         if (const c10::impl::PyInterpreter* const py = c10::impl::GPUTrace::get_trace()) [[unlikely]]
             (*py)->trace_gpu_memory_deallocation(c10::kCUDA, to_address(p));
@@ -467,6 +470,7 @@ class allocator final : public native::CUDAAllocator, private out_of_memory_watc
     }
 
     void* take(std::size_t n, int device, cudaStream_t stream) {
+        host_wait_note<device_type>::settle();
         heap_type& h = heap_of(device);
         tenant* const who = tenants::current();
         context_ptr context = recorder_.gather(context_level::STATE);

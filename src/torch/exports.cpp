@@ -9,6 +9,11 @@
 #include "options.hpp"
 #include "segment_source.hpp"
 
+#ifdef TENURE_TORCH_TRACES
+#include "told_waits.hpp"
+#include "trace_hook.hpp"
+#endif
+
 #include <tenure/core/error.hpp>
 #include <tenure/core/units.hpp>
 
@@ -211,6 +216,10 @@ void install(std::string_view running, std::string_view options) {
     native::allocator.store(mine);
     c10::SetAllocator(c10::kCUDA, mine, 1);
     l.installed = mine;
+#ifdef TENURE_TORCH_TRACES
+    using listener = told_waits<cuda_world>;
+    if (s.waits) trace_hook<listener>::listen(*new listener(l.world, *mine)); // for ever, as the hook
+#endif
 }
 
 void describe_memory(json_text& j, const policies::named_arena& m) {
@@ -360,8 +369,8 @@ TENURE_EXPORT int tenure_torch_arena_create(const char* name, uint64_t max_bytes
         settings given;
         given.policy = a.chosen().policy;
         given = parse_settings(text_of(options), given);
-        if (given.limit != tenure::no_limit || given.share != sharing::where_possible)
-            throw std::invalid_argument("limit and share are options of install; an arena has max");
+        if (given.limit != tenure::no_limit || given.share != sharing::where_possible || !given.waits)
+            throw std::invalid_argument("limit, share and waits are options of install; an arena has max");
         check_policy(given.policy);
         *arena = a.arenas().create(std::string(text_of(name)), max_bytes, given.policy)->id();
     });
@@ -447,8 +456,8 @@ TENURE_EXPORT int tenure_torch_pool_create(const char* name, uint64_t max_bytes,
         // the pool's segments by itself, so there is nothing for a cleverer policy to do.
         given.policy.name = "caching";
         given = parse_settings(text_of(options), given);
-        if (given.limit != tenure::no_limit)
-            throw std::invalid_argument("limit is an option of install; a pool has max");
+        if (given.limit != tenure::no_limit || !given.waits)
+            throw std::invalid_argument("limit and waits are options of install; a pool has max");
         auto s = std::make_shared<cuda_source>(l.world, std::string(text_of(name)), max_bytes, given.policy,
                                                given.share);
         const std::lock_guard lock(l.mutex);

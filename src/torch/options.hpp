@@ -34,8 +34,15 @@ struct settings {
     policy_choice policy{};
     std::size_t limit = no_limit; ///< bytes a device may give to all arenas together
     sharing share = sharing::where_possible;
+    bool waits = true; ///< whether torch's waits are listened to: see `told_waits`
     friend bool operator==(const settings&, const settings&) = default;
 };
+
+/// Returns: whether the option is on. Throws: `std::invalid_argument` if it is neither on nor off.
+inline bool is_on(const option& o) {
+    if (o.value == "on" || o.value == "off") return o.value == "on";
+    throw std::invalid_argument("option " + o.key + ": \"" + o.value + "\" is neither on nor off");
+}
 
 /// Returns: the settings that `text` asks for; what it does not name is as in `defaults`. Options of the policy are kept
 /// from the defaults only if the policy is the same. Throws: `std::invalid_argument`. The policy's options are not
@@ -53,9 +60,9 @@ inline settings parse_settings(std::string_view text, const settings& defaults =
         if (o.key == "limit") {
             s.limit = parse_bytes(o.value);
         } else if (o.key == "share") {
-            if (o.value != "on" && o.value != "off")
-                throw std::invalid_argument("option share: \"" + o.value + "\" is neither on nor off");
-            s.share = o.value == "on" ? sharing::on : sharing::off;
+            s.share = is_on(o) ? sharing::on : sharing::off;
+        } else if (o.key == "waits") {
+            s.waits = is_on(o);
         } else {
             s.policy.options.push_back(o);
         }

@@ -68,7 +68,7 @@ print(t.installed(), torch.cuda.get_allocator_backend())
     "options, words",
     [
         ("policy='best'", "remap"), ("no_such=1", "no_such"), ("mark_bytes='4GB'", "4GB"), ("share='perhaps'", "share"),
-        ("limit='4GB'", "4GB"),
+        ("waits='perhaps'", "waits"), ("limit='4GB'", "4GB"),
     ],
 )  # fmt: skip
 def test_wrong_options_change_nothing(says, options, words):

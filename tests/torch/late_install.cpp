@@ -166,6 +166,10 @@ TEST_CASE("settings say what is wrong with them", "[torch][install]") {
     CHECK(parse_settings("limit=2GiB\npolicy=caching\nmax_split=64MiB").limit == 2_GiB);
     CHECK_THROWS_AS(parse_settings("policy"), std::invalid_argument);
     CHECK_THROWS_AS(parse_settings("share=perhaps"), std::invalid_argument);
+    CHECK(parse_settings("").waits);
+    CHECK_FALSE(parse_settings("waits=off").waits);
+    CHECK_FALSE(parse_settings("waits=off") == parse_settings("waits=on"));
+    CHECK_THROWS_AS(parse_settings("waits=perhaps"), std::invalid_argument);
     CHECK_THROWS_AS(parse_settings("limit=2GB"), std::invalid_argument);
     CHECK_THROWS_AS(tenure::torch::check_policy({.name = "best"}), std::invalid_argument);
     CHECK_THROWS_AS(tenure::torch::check_policy({.name = "remap", .options = {{"speed", "11"}}}),

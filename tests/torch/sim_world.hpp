@@ -46,6 +46,7 @@ struct sim_world {
     }
     [[nodiscard]] int current_device() const { return device; }
     [[nodiscard]] stream_handle current_stream(int) const { return stream; }
+    [[nodiscard]] status wait_for_current_device(sim::device& d) const { return d.synchronize(); }
     void copy(void*, const void*, std::size_t) { last_copy = "copy"; }
     cudaError_t copy_async(void*, int to, const void*, int from, std::size_t, cudaStream_t, bool peer) {
         last_copy = to == from || peer ? "plain" : "peer";

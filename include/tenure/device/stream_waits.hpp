@@ -77,6 +77,11 @@ class stream_waits {
 
     /// What the host is about to see pass. Between this and `has_waited` the thread may do anything.
     class host_wait {
+      public:
+        /// Returns: whether nothing will be known after it.
+        [[nodiscard]] bool empty() const noexcept { return streams.empty() && all == 0; }
+
+      private:
         friend stream_waits;
         std::vector<std::pair<stream_id, stamp>> streams;
         stamp all = 0;

@@ -152,8 +152,9 @@ def install(policy: str = "remap", limit: Optional[ByteSize] = None, **options: 
         limit: bytes that each device may give to torch together, for example ``"20GiB"``; beyond it
             ``torch.cuda.OutOfMemoryError``. ``None``: all there is.
         **options: of the policy, as ``tenure compare --help`` lists them, for example ``slack_divisor=100`` or
-            ``mark_bytes="4MiB"``; and ``share``, whether memory can be given to other processes: where the device
-            can, unless it is said otherwise.
+            ``mark_bytes="4MiB"``; ``share``, whether memory can be given to other processes: where the device can,
+            unless it is said otherwise; and ``waits``, whether memory goes from stream to stream as torch's waits
+            allow it: yes, unless something else than torch records torch's events.
 
     Raises:
         ImportError: torch, the library, or the right version of either is missing; the message says what to do.

@@ -163,7 +163,8 @@ def test_wrong_options(program):
         """
         import torch, tenure.torch as t
         for wrong, words in ((dict(policy="best"), "remap"), (dict(no_such_option=3), "no_such_option"),
-                             (dict(mark_bytes="4GB"), "4GB"), (dict(share="perhaps"), "share")):
+                             (dict(mark_bytes="4GB"), "4GB"), (dict(share="perhaps"), "share"),
+                             (dict(waits="perhaps"), "waits")):
             try:
                 t.install(**wrong)
                 print("installed", wrong)
