@@ -7,6 +7,9 @@
 
 #include <tenure/policy/remap/options.hpp>
 
+#include <stdexcept>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace tenure::cli {
@@ -14,6 +17,13 @@ namespace tenure::cli {
 inline const std::vector<option_entry<remap_options>>& remap_option_table() {
     using options = remap_options;
     static const std::vector<option_entry<options>> table{
+        {"tight", "on|off",
+         "start from small handles: less is held, growing costs more; to be given first (off)",
+         [](options& o, std::string_view text) {
+             if (text != "on" && text != "off")
+                 throw std::invalid_argument("\"" + std::string(text) + "\" is neither on nor off");
+             o = text == "on" ? options{}.tight() : options{};
+         }},
         bytes_option("least_handle_bytes", &options::least_handle_bytes, "the least size of large handles"),
         bytes_option("most_handle_bytes", &options::most_handle_bytes, "the most"),
         count_option("handles_per_pool", &options::handles_per_pool,

@@ -31,7 +31,8 @@ enum class sharing {
 };
 
 struct settings {
-    policy_choice policy{};
+    /// A program of torch's runs long enough for small handles: what it holds counts, not how fast it got there.
+    policy_choice policy{.name = "remap", .options = {{"tight", "on"}}};
     std::size_t limit = no_limit; ///< bytes a device may give to all arenas together
     sharing share = sharing::where_possible;
     bool waits = true; ///< whether torch's waits are listened to: see `told_waits`

@@ -142,7 +142,8 @@ class pending_uses {
         bool any = false;
         if constexpr (tells_waits<Device>)
             if (device_->waits().told()) any = learn(completed);
-        return visit_asking(completed, [this](event_handle e) { return device_->query(e) == status::ok; }) || any;
+        return visit_asking(completed, [this](event_handle e) { return device_->query(e) == status::ok; }) ||
+               any;
     }
 
     /// The same, but asks nobody: for what has been said in the device's book since the last time.

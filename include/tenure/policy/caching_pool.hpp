@@ -470,8 +470,7 @@ class caching_pool : public holding<caching_pool<Device>> {
     bool begin_waiting(block_id id) noexcept {
         if (!heap_.uses().any(id)) return false;
         const std::uint64_t owner = heap_.lanes().stream(heap_.record(id).lane);
-        const auto outcome =
-            heap_.uses().begin_free(id, owner != 0 ? owner : pending_uses<Device>::no_owner);
+        const auto outcome = heap_.uses().begin_free(id, owner != 0 ? owner : pending_uses<Device>::no_owner);
         if (outcome.capture != 0) heap_.hold(id, outcome.capture);
         if (outcome.lost) heap_.record(id).lost = true;
         if (outcome.pending) heap_.set_pending(id);

@@ -9,7 +9,9 @@ using namespace tenure;
 
 namespace {
 
-event_handle event(std::uintptr_t n) { return reinterpret_cast<event_handle>(n); }
+event_handle event(std::uintptr_t n) {
+    return reinterpret_cast<event_handle>(n);
+}
 
 template <class F>
 void on_another_thread(F&& f) {
@@ -39,7 +41,8 @@ TEST_CASE("frees have no stamp before the first word", "[device][stream_waits]")
     CHECK(book.freed() < stream_waits::never);
 }
 
-TEST_CASE("a stream stands behind what was freed before the record that it waits for", "[device][stream_waits]") {
+TEST_CASE("a stream stands behind what was freed before the record that it waits for",
+          "[device][stream_waits]") {
     opened_book book;
     const auto before = book.freed();
     book.recorded(event(1), 1);
@@ -70,7 +73,8 @@ TEST_CASE("who stands behind a stream stands behind what that one stood behind",
     CHECK(book.before(3, 2) <= third);
 }
 
-TEST_CASE("an event stands for its last record, and for nothing once it is forgotten", "[device][stream_waits]") {
+TEST_CASE("an event stands for its last record, and for nothing once it is forgotten",
+          "[device][stream_waits]") {
     opened_book book;
     book.recorded(event(1), 1);
     const auto between = book.freed();

@@ -379,7 +379,9 @@ struct told_world : order_world {
     }
 
     [[nodiscard]] std::uint64_t id(stream_handle x) { return device.describe(x)->id; }
-    void follow(stream_handle earlier, stream_handle later) { device.waits().ordered(id(earlier), id(later)); }
+    void follow(stream_handle earlier, stream_handle later) {
+        device.waits().ordered(id(earlier), id(later));
+    }
     void free_in_call(order_type::lane_id l, stream_handle x, std::size_t n) {
         order.part_recorded(l, x, blocks);
         free_on(l, n);
@@ -411,8 +413,9 @@ TEST_CASE("a stream takes what another freed before a point that it stands behin
     CHECK(calls(w, sim::call::query) == 0);
 }
 
-TEST_CASE("what was freed before anything was said, or by a call that names no stream, is lent with what follows",
-          "[ordering][stream_order][stream_waits]") {
+TEST_CASE(
+    "what was freed before anything was said, or by a call that names no stream, is lent with what follows",
+    "[ordering][stream_order][stream_waits]") {
     told_world w;
     w.free_in_call(w.a, w.s, 1_MiB);
     w.follow(w.s, w.t);
@@ -456,7 +459,8 @@ TEST_CASE("marks that were joined while there was one stream are as late as the 
     CHECK(w.usable(b) == whole_range);
 }
 
-TEST_CASE("what the host has waited for is settled without a question", "[ordering][stream_order][stream_waits]") {
+TEST_CASE("what the host has waited for is settled without a question",
+          "[ordering][stream_order][stream_waits]") {
     told_world w(1_MiB);
     w.device.launch(w.s, 1s);
     w.free_in_call(w.a, w.s, 1_MiB);

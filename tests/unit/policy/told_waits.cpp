@@ -155,16 +155,15 @@ class program {
             w = device_.waits().about_to_wait(e);
             must(device_.synchronize(e));
             break;
-        default:
-            w = device_.waits().about_to_wait_for_all();
-            must(device_.synchronize());
+        default: w = device_.waits().about_to_wait_for_all(); must(device_.synchronize());
         }
         if (test::chance(rng_, 30)) free_one(); // what comes between has not been waited for
         device_.waits().has_waited(w);
     }
     /// What a thread does and what it says are two steps: others act between them.
     void pause() {
-        if (test::chance(rng_, 50)) std::this_thread::sleep_for(std::chrono::microseconds(test::below(rng_, 100)));
+        if (test::chance(rng_, 50))
+            std::this_thread::sleep_for(std::chrono::microseconds(test::below(rng_, 100)));
     }
     void order_silently(stream_handle earlier, stream_handle later) {
         const event_handle e = *device_.create_event();
