@@ -150,7 +150,11 @@ def test_a_host_wait_that_a_capture_forbids(program):
 CASE = textwrap.dedent("""
     import torch
     n = 4 << 20
+    torch.full((1,), 1.0, device="cuda").add_(1)  # kernels are loaded at their first use, which takes long
+    torch.cuda._sleep(1)
     current, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    side.query()
+    torch.cuda.synchronize()
     x = torch.full((n,), 1.0, device="cuda")
     address = x.data_ptr()
     side.wait_stream(current)
