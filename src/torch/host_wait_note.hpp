@@ -34,6 +34,7 @@ class host_wait_note {
 
     /// Effects: `w` will be known when what `stream` holds now has passed. Requires: nothing is kept.
     static void keep(Device& device, stream_handle stream, stream_waits::host_wait w) noexcept {
+        if (gone()) return;
         host_wait_note& n = mine();
         if (!n.belongs_to(device) || device.record(n.event_, stream) != status::ok) return;
         n.wait_ = std::move(w);
@@ -43,7 +44,7 @@ class host_wait_note {
     /// Effects: the thread keeps nothing, and no event. For devices that go before their threads.
     static void drop() noexcept {
         due() = false;
-        mine().give_up_event();
+        if (!gone()) mine().give_up_event();
     }
 
     host_wait_note(const host_wait_note&) = delete;
@@ -51,11 +52,19 @@ class host_wait_note {
 
   private:
     host_wait_note() noexcept = default;
-    ~host_wait_note() { give_up_event(); }
+    ~host_wait_note() { // tensors of this thread may be freed after it
+        due() = false;
+        gone() = true;
+        give_up_event();
+    }
 
     static bool& due() noexcept {
         thread_local bool kept = false;
         return kept;
+    }
+    static bool& gone() noexcept {
+        thread_local bool ended = false;
+        return ended;
     }
     static host_wait_note& mine() noexcept {
         thread_local host_wait_note note;

@@ -60,7 +60,7 @@ class told_waits {
     void recorded(event_handle event, stream_handle stream) noexcept {
         device_type* const here = current();
         forget(event, here);
-        if (here == nullptr) return;
+        if (here == nullptr) return remember_captured(event); // for all that is known
         const auto state = here->describe(stream);
         const bool captured = !state || state->capturing();
         if (captured) remember_captured(event);

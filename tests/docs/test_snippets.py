@@ -28,7 +28,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 CLI = os.path.abspath(os.environ.get("TENURE_CLI", "tenure"))
 PAGES = sorted(
     [*(ROOT / "docs/start").glob("*.md"), *(ROOT / "docs/migrate").glob("*.md")]
-    + [ROOT / "docs" / f"{name}.md" for name in ("choosing", "options", "errors", "faq", "report", "neighbours", "limits", "shared-gpu", "operators")]
+    + [ROOT / "docs" / f"{name}.md" for name in ("choosing", "options", "errors", "faq", "report", "neighbours", "limits", "shared-gpu", "operators", "several-streams")]
 )
 LANGUAGES = ("cpp", "sh", "python")
 KINDS = {"run": "cpp", "program": "cpp", "cuda": "cpp", "sh": "sh", "python": "python"}

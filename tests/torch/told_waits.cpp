@@ -7,6 +7,7 @@
 #include "support/catch.hpp"
 
 #include <cstdint>
+#include <thread>
 
 using namespace tenure;
 using namespace tenure::test;
@@ -341,4 +342,27 @@ TEST_CASE("a block of a private pool waits until the work has passed", "[torch][
     w.look();
     CHECK(now(w.stats().active) == 0);
     CHECK(w.a->validate());
+}
+
+TEST_CASE("a thread that has waited may free tensors when its own notes are gone", "[torch][waits]") {
+    using note = tenure::torch::host_wait_note<sim::device>;
+    sim::device device;
+    struct older {
+        ~older() {
+            note::settle(); // a tensor that this thread kept
+            stream_waits book;
+            note::keep(*gpu, default_stream, book.about_to_wait_for(1));
+            note::settle();
+        }
+        sim::device* gpu = nullptr;
+    };
+    std::thread([&] {
+        thread_local older last;
+        last.gpu = &device;
+        stream_waits::enter();
+        device.waits().ordered(1, 2);
+        note::keep(device, default_stream, device.waits().about_to_wait_for(1));
+    }).join();
+    CHECK(device.live_events() == 0);
+    CHECK(device.waits().passed(1) == 0);
 }

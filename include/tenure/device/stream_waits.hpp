@@ -19,19 +19,26 @@
 /// Threads. A call of CUDA and the word about it are two steps, and other threads act between them. So a record is taken
 /// to come after no more than what its thread knew of beforehand: every call of a pool, and every word said here, brings
 /// the thread up to date (`enter`), and only stamps taken until then count. What one stream learned through a wait counts
-/// for a record on it only if the recording thread was brought up to date after the word about the wait.
+/// for a record on it only if the recording thread was brought up to date after the word about the wait; and of an event
+/// that is waited for a record counts only if the waiting thread was brought up to date after the word about that record.
+/// Between a call of CUDA and the word about it a thread must call no pool. Threads that record one event on different
+/// streams while others wait for it must agree on which record is meant, as they must with CUDA itself.
+///
+/// The book is about the streams of one device. Pools that are given streams of other devices must not be told that the
+/// host has waited for all.
 ///
 /// Invariants:
 ///   1. A stamp below `before(later, earlier)` belongs to a free whose work on `earlier` comes before all that is
 ///      enqueued on `later` from now on.
 ///   2. A stamp below `passed(s)` belongs to a free whose work on `s` the host has seen pass.
-///   3. Where host memory is short, or the book is full (1024 streams, 65536 events), knowledge is lost, never made up.
+///   3. Where host memory is short, or the book is full (some 1024 streams, 65536 events), knowledge is lost, never made up.
 ///
 /// Streams are named by their identity (`stream_state::id`), events by their handle: say `forget` when one is destroyed, or
 /// recorded where nothing is known about its place (in a capture, by another process).
 ///
-/// Cost: until the first word, a relaxed load a call of a pool. After it, an atomic increment a free, and a look at the
-/// book where a word was said since. A word is linear in the streams known. Thread-safety: thread-safe. Its lock is the
+/// Cost: until the first word, a relaxed load a call of a pool. After it, an atomic increment a free. The lock is taken
+/// for each stream and each pending block of a pool at its first allocation after a word, and by frees of a stream that has
+/// not allocated since the last one. A word is linear in the streams known. Thread-safety: thread-safe. Its lock is the
 /// innermost: it is taken under those of pools and takes none.
 
 #include <tenure/core/handles.hpp>
@@ -61,7 +68,7 @@ class stream_waits {
     stream_waits(const stream_waits&) = delete;
     stream_waits& operator=(const stream_waits&) = delete;
 
-    // ---- what the program has done: to be said by the thread that did it, after it ----
+    // ---- what the program has done. Requires: said by the thread that did it, which has called no pool in between ----
 
     /// `event` was recorded on the stream.
     void recorded(event_handle event, stream_id stream) noexcept;
@@ -137,6 +144,10 @@ class stream_waits {
         stamp before = 0;
     };
     using picture = std::vector<limit>;
+    struct record {
+        picture before;
+        stamp told = 0; ///< known to threads that know of this stamp
+    };
 
     static constexpr std::size_t most_streams = 1024;
     static constexpr std::size_t most_events = 65536;
@@ -155,7 +166,7 @@ class stream_waits {
     template <class Says, class Loses>
     void say(Says&& says, Loses&& loses) noexcept {
         const std::lock_guard lock(mutex_);
-        if (clocks_.size() + 2 > most_streams) lose_streams(); // a word names two at most
+        if (clocks_.size() + 2 > most_streams) lose_streams();
         try {
             says(known_to_thread());
         } catch (...) {
@@ -176,6 +187,13 @@ class stream_waits {
     [[nodiscard]] const clock* find(stream_id id) const noexcept {
         const auto it = indices_.find(id);
         return it == indices_.end() ? nullptr : &clocks_[it->second];
+    }
+
+    /// Returns: what a thread that knew of all frees below `known` may believe of the event, or null: another thread may
+    /// have recorded it again between this one's wait and the word about that.
+    [[nodiscard]] const record* find_record(event_handle event, stamp known) const noexcept {
+        const auto it = events_.find(event);
+        return it == events_.end() || it->second.told >= known ? nullptr : &it->second;
     }
 
     /// Returns: what comes before a record that a thread made on the stream, if it knew of all frees below `known`.
@@ -219,7 +237,7 @@ class stream_waits {
     mutable std::mutex mutex_; ///< guards what follows
     std::unordered_map<stream_id, index> indices_;
     std::vector<clock> clocks_;
-    std::unordered_map<event_handle, picture> events_;
+    std::unordered_map<event_handle, record> events_;
     stamp all_passed_ = 0;
     std::atomic<std::uint64_t> changes_{0};
 };
@@ -229,7 +247,9 @@ inline void stream_waits::recorded(event_handle event, stream_id stream) noexcep
         [&](stamp known) {
             const index s = index_of(stream);
             if (events_.size() >= most_events && !events_.contains(event)) events_.clear();
-            events_.insert_or_assign(event, picture_of(s, known));
+            picture seen = picture_of(s, known);
+            const stamp now = next_stamp().fetch_add(1, std::memory_order_acq_rel);
+            events_.insert_or_assign(event, record{std::move(seen), now});
             note_record(s, known);
         },
         [&] { events_.erase(event); });
@@ -237,8 +257,11 @@ inline void stream_waits::recorded(event_handle event, stream_id stream) noexcep
 
 inline void stream_waits::waited(stream_id stream, event_handle event) noexcept {
     say(
-        [&](stamp) {
-            if (const auto it = events_.find(event); it != events_.end()) learn(index_of(stream), it->second);
+        [&](stamp known) {
+            if (const record* const r = find_record(event, known)) {
+                const picture seen = r->before;
+                learn(index_of(stream), seen);
+            }
         },
         [] {});
 }
@@ -262,7 +285,7 @@ inline stream_waits::host_wait stream_waits::about_to_wait(event_handle event) c
     const std::lock_guard lock(mutex_);
     host_wait w;
     try {
-        if (const auto it = events_.find(event); it != events_.end()) w = host_wait_of(it->second);
+        if (const record* const r = find_record(event, known_to_thread())) w = host_wait_of(r->before);
     } catch (...) {
         w = {};
     }

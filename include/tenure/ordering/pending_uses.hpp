@@ -8,7 +8,7 @@
 ///     poll()      ------------------->   b is complete when the last of its events has passed
 ///
 /// Invariants:
-///   1. A block is reported complete exactly once, and only after every event of it has passed.
+///   1. A block is reported complete exactly once, and only after every event of it has passed, or as 6 says.
 ///   2. Events of one stream pass in the order of their queue. A poll asks about the newest, which tells of all, first if all
 ///      had passed at the last poll, else if the oldest has; and only if it has not, about those before, one by one.
 ///   3. An event is recorded only inside `begin_free`; the streams of `record_use` must live until then. Afterwards
@@ -150,7 +150,8 @@ class pending_uses {
     template <class F>
     bool learn(F&& completed) requires tells_waits<Device> {
         const stream_waits& book = device_->waits();
-        if (pending_ == 0 || std::exchange(learned_, book.changes()) == book.changes()) return false;
+        const std::uint64_t now = book.changes();
+        if (pending_ == 0 || std::exchange(learned_, now) == now) return false;
         return visit(completed, [&](const queue& q) {
             const stream_waits::stamp passed = book.passed(q.id);
             node_index last = no_node;

@@ -14,7 +14,7 @@
 ///                                     is no other stream)
 ///
 ///     free on s ------> open(s) --mark: record event--> marked(s) --event passed: poll--> settled
-///     allocate on s <-- open(s), marked(s), settled
+///     allocate on s <-- open(s), marked(s), settled; of others, what s is known to stand behind
 ///     miss on s:        neighbours among these are taken together; what is left of them stays what it was
 ///
 /// Where the device keeps a book of what streams wait for (`stream_waits`) and somebody writes in it, a stream takes, too,
@@ -24,7 +24,7 @@
 ///
 /// Freeing and reusing on one stream makes no driver call. An event is recorded once per `mark_bytes` of
 /// freed memory (divided by the number of lanes), on the default stream when others look for as much, or when another
-/// stream has asked in vain, never once per free.
+/// stream has asked in vain, and at the first free after a record that the book knows of; else never once per free.
 ///
 /// The exact rule for destroyed streams: an event is recorded on a stream only inside a call that names the
 /// stream (the caller vouches that it lives), or when the handle is permanent (the default stream). Lanes are
@@ -40,7 +40,8 @@
 ///   1. A domain belongs to one lane at a time; domains 0 and 1 to none.
 ///   2. Everything in a marked generation was freed before its event was recorded.
 ///   3. A lane without free memory and without marks may be forgotten at any time.
-///   4. The stamps in `open` and in a generation are at most the one that is kept with it.
+///   4. The stamps in `open` and in a generation are at most the one that is kept with it; frees from before the first word
+///      have none, and came before all that have.
 ///
 /// Complexity: O(1) a free. A miss: one query per lane with marks (0.3 us each; 2 us on a GPU at work) where work passes as
 /// fast as it comes, at most one a generation; and recolouring linear in the free
@@ -184,8 +185,11 @@ class stream_order {
     bool learn(lane_id id, Layout& blocks) noexcept requires tells_waits<Device> {
         const stream_waits& book = device_->waits();
         const std::uint64_t now = book.changes();
-        const bool any = now != settled_at_ && settle_known(blocks);
-        settled_at_ = now;
+        bool any = false;
+        if (now != settled_at_ && by_id_.size() > 1) {
+            any = settle_known(blocks);
+            settled_at_ = now;
+        }
         if (id == no_lane || lanes_[id].learned == now) return any;
         lane& l = lanes_[id];
         l.learned = now;
@@ -431,7 +435,6 @@ class stream_order {
     /// Effects: settles what the host is known to have waited for.
     template <layout::layout Layout>
     bool settle_known(Layout& blocks) noexcept requires tells_waits<Device> {
-        if (by_id_.size() == 1) return false;
         bool any = false;
         for (lane& l : lanes_) {
             if (!l.in_use) continue;

@@ -469,7 +469,9 @@ class caching_pool : public holding<caching_pool<Device>> {
     /// Effects: marks the work of all streams that use the block. Returns: whether it has to wait for them.
     bool begin_waiting(block_id id) noexcept {
         if (!heap_.uses().any(id)) return false;
-        const std::uint64_t owner = heap_.lanes().stream(heap_.record(id).lane);
+        // Memory of a capture must have been seen to pass: it may be given to others when its graph goes.
+        const lane_id lane = heap_.record(id).lane;
+        const std::uint64_t owner = heap_.lanes().capture(lane) == 0 ? heap_.lanes().stream(lane) : 0;
         const auto outcome = heap_.uses().begin_free(id, owner != 0 ? owner : pending_uses<Device>::no_owner);
         if (outcome.capture != 0) heap_.hold(id, outcome.capture);
         if (outcome.lost) heap_.record(id).lost = true;

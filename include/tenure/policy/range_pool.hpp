@@ -467,8 +467,9 @@ class range_pool : public holding<range_pool<Device, Stock>> {
         const layout::domain open = order_.open(q.lane);
         const std::size_t before = blocks_.free_bytes(open);
         const layout::block_id id = blocks_.allocate_across(q.bytes, q.alignment, usable.view(), open);
-        if (const std::size_t after = blocks_.free_bytes(open); after > before)
-            order_.freed(q.lane, after - before);
+        // A layout may have given what is left to the lane, whose own blocks went into the one taken.
+        const std::size_t after = blocks_.free_bytes(open);
+        if (id != layout::no_block) order_.freed(q.lane, after - std::min(after, before));
         return found(q, id);
     }
 
@@ -480,7 +481,7 @@ class range_pool : public holding<range_pool<Device, Stock>> {
             holds_.make_room(info_.size());
             live_.insert(blocks_.offset(id), id);
         } catch (...) {
-            // It came from the lane or from `settled`: the lane is the stricter of the two.
+            // It came from the lane, from `settled`, or from others that the lane stands behind: it is the strictest.
             order_.freed(q.lane, blocks_.size(id));
             blocks_.deallocate(id, q.lane == ordering_type::no_lane ? ordering_type::settled
                                                                     : order_.open(q.lane));

@@ -108,7 +108,10 @@ TEST_CASE("a record comes after no wait that its thread did not know of", "[devi
     opened_book book;
     const auto free = book.freed();
     book.recorded(event(1), 1);
-    on_another_thread([&] { book.waited(2, event(1)); }); // perhaps after the record on 2
+    on_another_thread([&] { // perhaps after the record on 2
+        stream_waits::enter();
+        book.waited(2, event(1));
+    });
     book.recorded(event(2), 2);
     book.waited(3, event(2));
     CHECK(book.before(2, 1) > free);
@@ -118,10 +121,30 @@ TEST_CASE("a record comes after no wait that its thread did not know of", "[devi
     CHECK(book.before(3, 1) > free);
 }
 
+TEST_CASE("an event that another thread may have recorded again since the wait is not believed",
+          "[device][stream_waits]") {
+    opened_book book;
+    const auto first = book.freed();
+    book.recorded(event(1), 1);
+    // This thread makes stream 3 wait for the event. Before it says so:
+    stream_waits::stamp second = 0;
+    on_another_thread([&] {
+        second = book.freed();
+        book.recorded(event(1), 1);
+    });
+    book.waited(3, event(1));
+    book.has_waited(book.about_to_wait(event(2)));
+    CHECK(book.before(3, 1) == 0);
+    book.waited(3, event(1)); // it knows of the second record now
+    CHECK(book.before(3, 1) > second);
+    CHECK(second > first);
+}
+
 TEST_CASE("a thread that never called before a record knows of no free", "[device][stream_waits]") {
     opened_book book;
     (void)book.freed();
     on_another_thread([&] { book.recorded(event(1), 1); });
+    stream_waits::enter();
     book.waited(2, event(1));
     CHECK(book.before(2, 1) == 0);
 }
@@ -158,7 +181,7 @@ TEST_CASE("the host has seen pass what was freed before it began to wait", "[dev
         const auto wait = book.about_to_wait_for_all();
         const auto after = book.freed();
         book.has_waited(wait);
-        for (const std::uint64_t s : {1, 2, 77}) {
+        for (const std::uint64_t s : {1u, 2u, 77u}) {
             CHECK(book.passed(s) > before);
             CHECK(book.passed(s) <= after);
         }

@@ -174,7 +174,7 @@ TEST_CASE("what best_fit_pool holds levels off when the host waits for each step
 TEST_CASE("a pool that is told what waits for what holds less than one that must see it pass",
           "[policy][streams][stream_waits]") {
     CAPTURE(test::seed());
-    for (const std::size_t lag : {0, 1, 3}) {
+    for (const std::size_t lag : {0u, 1u, 3u}) {
         CAPTURE(lag);
         CHECK(ratio_after<remap_pool<sim::device>>(200, lag, true) < (lag == 0 ? 1.25 : 1.5));
         CHECK(ratio_after<remap_pool<sim::device>>(200, lag, true) <

@@ -227,3 +227,74 @@ TEMPLATE_TEST_CASE("nothing is handed out too early where threads share streams 
     }
     REQUIRE(world.device.violations() == std::vector<std::string>{});
 }
+
+TEST_CASE("what a slab leaves of other streams' slots is no older than they are",
+          "[policy][slab][streams][stream_waits]") {
+    common_world world;
+    sim::device& device = world.device;
+    slab_pool pool(device, {.mark_bytes = no_limit}); // a range of four slots
+    const stream_handle a = world.stream[1], b = world.stream[2], c = world.stream[3];
+    const event_handle e = *device.create_event();
+    const auto take = [&](stream_handle s, std::size_t n) {
+        void* const p = pool.allocate(s, n);
+        device.block_allocated(p, n, s);
+        return p;
+    };
+    const auto give = [&](stream_handle s, void* p, std::size_t n) {
+        device.block_freed(p, s);
+        pool.deallocate(s, p, n);
+    };
+    const auto follow = [&](stream_handle earlier, stream_handle later) {
+        must(device.record(e, earlier));
+        device.waits().recorded(e, world.id(earlier));
+        must(device.wait(later, e));
+        device.waits().waited(world.id(later), e);
+    };
+    follow(c, a);
+    for (const stream_handle s : {a, b, c}) give(s, take(s, 512), 512);
+    std::array<void*, 3> own{take(b, 4_MiB), take(b, 4_MiB), take(b, 4_MiB)};
+    void* const last = take(a, 4_MiB);
+    for (void* const p : own) give(b, p, 4_MiB);
+    follow(b, c);
+    device.launch(a, 1s);
+    give(a, last, 4_MiB);
+    follow(a, b);
+    void* const x = take(b, 8_MiB); // of b's slots; what is left has a's among them
+    void* const y = take(c, 8_MiB);
+    CHECK(device.violations() == std::vector<std::string>{});
+    give(b, x, 8_MiB);
+    give(c, y, 8_MiB);
+    must(device.destroy_event(e));
+}
+
+TEST_CASE("a captured block that another stream used goes to others only when that use has passed",
+          "[policy][caching][capture][stream_waits]") {
+    common_world world;
+    sim::device& device = world.device;
+    caching_pool pool(device);
+    const stream_handle own = world.stream[1], user = world.stream[2], other = world.stream[3];
+    const std::uint64_t own_id = world.id(own);
+    const event_handle e = *device.create_event();
+    device.waits().ordered(world.id(other), own_id);
+    pool.deallocate(own, pool.allocate(own, 512), 512);
+    const std::uint64_t capture = device.begin_capture(own);
+    void* const p = pool.allocate(own, 20_MiB);
+    device.block_allocated(p, 20_MiB, own);
+    pool.record_use(p, user);
+    device.block_used(p, user);
+    device.launch(user, 1s);
+    device.block_freed(p, own);
+    pool.deallocate(own, p, 20_MiB);
+    device.end_capture(own);
+    must(device.record(e, user));
+    device.waits().recorded(e, world.id(user));
+    must(device.wait(own, e));
+    device.waits().waited(own_id, e);
+    pool.deallocate(own, pool.allocate(own, 512), 512);
+    pool.release_captured(capture);
+    void* const q = pool.allocate(other, 20_MiB);
+    CHECK(q != p);
+    pool.deallocate(other, q, 20_MiB);
+    must(device.synchronize());
+    must(device.destroy_event(e));
+}
