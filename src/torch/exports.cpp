@@ -197,7 +197,7 @@ void check_version(std::string_view running) {
 
 void install(std::string_view running, std::string_view options) {
     check_version(running);
-    const settings s = parse_settings(options);
+    const settings s = parse_settings(options, settings::of_install());
     check_policy(s.policy);
     library& l = library::get();
     const std::lock_guard lock(l.mutex);

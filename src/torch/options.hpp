@@ -31,12 +31,19 @@ enum class sharing {
 };
 
 struct settings {
-    /// A program of torch's runs long enough for small handles: what it holds counts, not how fast it got there.
-    policy_choice policy{.name = "remap", .options = {{"tight", "on"}}};
+    policy_choice policy{};
     std::size_t limit = no_limit; ///< bytes a device may give to all arenas together
     sharing share = sharing::where_possible;
     bool waits = true; ///< whether torch's waits are listened to: see `told_waits`
     friend bool operator==(const settings&, const settings&) = default;
+
+    /// What `install` starts from. A program of torch's runs long enough for small handles: what it holds counts, not how
+    /// fast it got there.
+    [[nodiscard]] static settings of_install() {
+        settings s;
+        s.policy.options = {{"tight", "on"}};
+        return s;
+    }
 };
 
 /// Returns: whether the option is on. Throws: `std::invalid_argument` if it is neither on nor off.

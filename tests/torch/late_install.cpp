@@ -163,9 +163,12 @@ TEST_CASE("peers that torch believes admitted are admitted", "[torch][install][p
 TEST_CASE("settings say what is wrong with them", "[torch][install]") {
     using tenure::torch::parse_settings;
     CHECK(parse_settings("").policy.name == "remap");
-    CHECK(parse_settings("").policy.options.size() == 1); // tight
-    CHECK(parse_settings("policy=remap\nslack_divisor=20").policy.options.size() == 2);
-    CHECK(parse_settings("policy=best_fit").policy.options.empty());
+    const auto installed = tenure::torch::settings::of_install(); // tight
+    CHECK(parse_settings("", installed).policy.options.size() == 1);
+    CHECK(parse_settings("policy=remap\nslack_divisor=20", installed).policy.options.size() == 2);
+    CHECK(parse_settings("policy=best_fit", installed).policy.options.empty());
+    CHECK(parse_settings("policy=remap")
+              .policy.options.empty()); // of arenas and pools: what they are made with
     CHECK(parse_settings("limit=2GiB\npolicy=caching\nmax_split=64MiB").limit == 2_GiB);
     CHECK_THROWS_AS(parse_settings("policy"), std::invalid_argument);
     CHECK_THROWS_AS(parse_settings("share=perhaps"), std::invalid_argument);
