@@ -295,6 +295,7 @@ TEST_CASE("work takes time, and waiting ends it", "[cli][replay]") {
 }
 
 TEST_CASE("a stream is made to wait on the device, and the book says so", "[cli][replay]") {
+    stream_waits::enter(); // as every call of a pool does; `sound` is none
     const trace t = program("0,a,1,4000,1\n0,k,,500,1\n1,f,1,4000,1\n1,w,1,,2\n2,a,2,4000,2\n");
     play_and_look<sound>(t, [](sound&, sim_machine& machine, sim_world& world) {
         sim::device& device = machine.device();
@@ -313,6 +314,7 @@ TEST_CASE("a stream is made to wait on the device, and the book says so", "[cli]
 }
 
 TEST_CASE("what the host has waited for is said, too", "[cli][replay]") {
+    stream_waits::enter(); // as every call of a pool does; `sound` is none
     const trace t = program("0,a,1,4000,1\n0,k,,500,1\n1,f,1,4000,1\n1,w,1,,2\n2,y,,,2\n");
     play_and_look<sound>(t, [](sound&, sim_machine& machine, sim_world& world) {
         stream_waits& waits = machine.device().waits();
