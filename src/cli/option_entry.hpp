@@ -49,14 +49,16 @@ option_entry<Options> count_option(std::string name, std::size_t Options::*membe
             }};
 }
 
+/// Returns: whether a switch is on. Throws: `std::invalid_argument` for what is neither "on" nor "off".
+inline bool is_on(std::string_view text) {
+    if (text == "on" || text == "off") return text == "on";
+    throw std::invalid_argument("\"" + std::string(text) + "\" is neither on nor off");
+}
+
 template <class Options>
 option_entry<Options> switch_option(std::string name, bool Options::*member, const std::string& help) {
     return {std::move(name), "on|off", help + (Options{}.*member ? " (on)" : " (off)"),
-            [member](Options& o, std::string_view text) {
-                if (text != "on" && text != "off")
-                    throw std::invalid_argument("\"" + std::string(text) + "\" is neither on nor off");
-                o.*member = text == "on";
-            }};
+            [member](Options& o, std::string_view text) { o.*member = is_on(text); }};
 }
 
 /// Returns: the options of a table, a line each.

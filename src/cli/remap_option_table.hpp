@@ -7,8 +7,6 @@
 
 #include <tenure/policy/remap/options.hpp>
 
-#include <stdexcept>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -19,11 +17,7 @@ inline const std::vector<option_entry<remap_options>>& remap_option_table() {
     static const std::vector<option_entry<options>> table{
         {"tight", "on|off",
          "start from small handles: less is held, growing costs more; to be given first (off)",
-         [](options& o, std::string_view text) {
-             if (text != "on" && text != "off")
-                 throw std::invalid_argument("\"" + std::string(text) + "\" is neither on nor off");
-             o = text == "on" ? options{}.tight() : options{};
-         }},
+         [](options& o, std::string_view text) { o = is_on(text) ? options{}.tight() : options{}; }},
         bytes_option("least_handle_bytes", &options::least_handle_bytes, "the least size of large handles"),
         bytes_option("most_handle_bytes", &options::most_handle_bytes, "the most"),
         count_option("handles_per_pool", &options::handles_per_pool,
