@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <tuple>
 #include <utility>
 
 namespace tenure::cli {
@@ -67,16 +68,21 @@ struct call_time {
     }
 };
 
+/// What a call met.
+enum class call_case : std::uint8_t {
+    plain,
+    growing, ///< an allocation from a driver pool that made the pool take memory
+    passed,  ///< a query of an event that has passed
+};
+
 /// What calls are told apart by.
 struct call_class {
     sim::call kind = sim::call::allocate;
     std::uint64_t bytes = 0; ///< a power of two; 0: a call without bytes
-    bool growing = false;    ///< an allocation from a driver pool that made the pool take memory
+    call_case met = call_case::plain;
 
     friend bool operator<(const call_class& a, const call_class& b) noexcept {
-        if (a.kind != b.kind) return a.kind < b.kind;
-        if (a.growing != b.growing) return b.growing;
-        return a.bytes < b.bytes;
+        return std::tie(a.kind, a.met, a.bytes) < std::tie(b.kind, b.met, b.bytes);
     }
 };
 

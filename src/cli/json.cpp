@@ -49,7 +49,8 @@ json gpu_object(const replay_result& r) {
         const auto n = static_cast<double>(time.count);
         calls.push_back({{"call", sim::to_string(of.kind)},
                          {"bytes_up_to", of.bytes},
-                         {"growing", of.growing},
+                         {"growing", of.met == call_case::growing},
+                         {"passed", of.met == call_case::passed},
                          {"count", time.count},
                          {"median_ns", time.times.median_ns()},
                          {"mean_ns", static_cast<double>(time.real.count()) / n},

@@ -18,8 +18,9 @@
 ///   3. `make_wait` and `wait_for` say in `device().waits()` what they did, after it. `order` and `settle` say
 ///   nothing.
 ///
-/// A *hold* is work on a stream of its own that lasts until it is let go. It stands for "some stream still
-/// uses this block, and is done at this very event": the traces say when, not why.
+/// A *hold* is work that lasts until it is let go. It stands for "some stream still uses this block, and is done at this very
+/// event": the traces say when, not on which stream. Holds that end in the order they began share a stream
+/// (`block::holder`), so that there are no more of these than the program must have had.
 ///
 /// A machine is a device and the hands that work it:
 ///
@@ -29,7 +30,7 @@
 /// | `m.as_program(f)` | runs `f`, whose calls of the device are not the allocator's |
 /// | `m.create_stream()`, `m.destroy_stream(s)` | a stream that waits for no other by itself |
 /// | `m.launch(s, t)` | work of the length t on s |
-/// | `m.hold(s)`, `m.finish(s)` | work on s until `finish(s)` |
+/// | `m.hold(s)`, `m.finish_oldest(s)` | work on s, until the oldest of it is finished |
 /// | `m.advance_to(t)` | it is t after the begin, or later |
 /// | `m.before_waiting()` | the host is about to wait for some work |
 ///
@@ -132,19 +133,15 @@ class program_world {
         });
     }
 
-    /// Returns: the stream of a new hold. Requires: `let_go` before `settle`.
-    [[nodiscard]] stream_handle hold() {
-        if (spare_.empty()) spare_.push_back(machine_->create_stream());
-        const stream_handle s = spare_.back();
-        spare_.pop_back();
-        machine_->hold(s);
-        return s;
+    /// Effects: a hold begins. Returns: its stream. Requires: `let_go` before `settle`.
+    [[nodiscard]] stream_handle hold(std::uint32_t holder) {
+        while (holders_.size() <= holder) holders_.push_back(machine_->create_stream());
+        machine_->hold(holders_[holder]);
+        return holders_[holder];
     }
 
-    void let_go(stream_handle held) {
-        machine_->finish(held);
-        spare_.push_back(held); // its work is over: the next hold begins with an empty stream
-    }
+    /// Effects: the oldest hold on the stream ends.
+    void let_go(stream_handle held) { machine_->finish_oldest(held); }
 
     /// Effects: the host waits until all the program's work is over. Requires: nothing is held.
     void settle() {
@@ -155,7 +152,7 @@ class program_world {
                 else
                     require(machine_->device().synchronize(l.end), "waiting for an event");
             }
-            for (const stream_handle s : spare_)
+            for (const stream_handle s : holders_)
                 require(machine_->device().synchronize(s), "waiting for a stream");
         });
     }
@@ -168,9 +165,9 @@ class program_world {
                 if (l.end != nullptr) require(machine_->device().destroy_event(l.end), "destroying an event");
             });
         }
-        for (const stream_handle s : spare_) machine_->destroy_stream(s);
+        for (const stream_handle s : holders_) machine_->destroy_stream(s);
         lives_.clear();
-        spare_.clear();
+        holders_.clear();
     }
 
   private:
@@ -208,9 +205,9 @@ class program_world {
     }
 
     Machine* machine_;
-    std::vector<identity> current_;    ///< by the trace's number
-    std::vector<life> lives_;          ///< by identity
-    std::vector<stream_handle> spare_; ///< idle streams for holds
+    std::vector<identity> current_;      ///< by the trace's number
+    std::vector<life> lives_;            ///< by identity
+    std::vector<stream_handle> holders_; ///< by `block::holder`
 };
 
 } // namespace tenure::cli

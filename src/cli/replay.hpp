@@ -9,9 +9,9 @@
 /// `play` and `unwind` know of no device: `gpu/gpu_replay.hpp` carries the same program out on a GPU.
 ///
 /// How a block ends. Where its completion lies behind other events, some stream still uses it after its free,
-/// and the trace says when that is over, not which stream it was. So a stream of the replay's own (a *hold*)
-/// uses the block from before the free until the completion: the policy sees a real pending use
-/// (`record_use`) and must cope with it as in production. All other blocks end with their free, as far as the
+/// and the trace says when that is over, not which stream it was. So a stream of the replay's own uses the block from before
+/// the free until the completion (a *hold*): the policy sees a real pending use (`record_use`) and must cope with it as in
+/// production. There are as few such streams as can be where work on one ends in order. All other blocks end with their free, as far as the
 /// uses that the trace records (`u`) allow.
 ///
 /// A policy that orders reuse on streams, as the driver's pools do, hands such a block out again before its
@@ -131,7 +131,7 @@ void play(const trace& t, const tenants<R>& pools, World& world, Watch& watch, l
                 watch.ended(p, e.bytes);
                 b = {};
             } else if (late == late_free::held) {
-                b.held_by = world.hold();
+                b.held_by = world.hold(t.blocks[e.id].holder);
                 pools[e.arena]->record_use(p, b.held_by);
                 if constexpr (Watch::looks) world.order(b.born_on, b.held_by);
                 watch.used(e.id, p, b.held_by);

@@ -40,7 +40,7 @@ class sim_machine {
     void destroy_stream(stream_handle s) { device_->destroy_stream(s); }
     void launch(stream_handle s, std::chrono::microseconds length) { device_->launch(s, length); }
     void hold(stream_handle s) { device_->hold(s, false); }
-    void finish(stream_handle s) { device_->finish(s); }
+    void finish_oldest(stream_handle s) { device_->finish_oldest(s); }
     /// Driver calls and waiting take time, too: it may be later already.
     void advance_to(std::chrono::microseconds t) { device_->advance_to(t); }
     void before_waiting() noexcept {}

@@ -135,6 +135,19 @@ std::string to_table(const comparison& rows, std::size_t room) {
     return text + without(left_out);
 }
 
+namespace {
+
+const char* case_of(call_case met) {
+    switch (met) {
+    case call_case::plain: break;
+    case call_case::growing: return " (growing)";
+    case call_case::passed: return " (passed)";
+    }
+    return "";
+}
+
+} // namespace
+
 std::string to_cost_table(const comparison& rows, std::size_t room) {
     call_times all;
     for (const comparison_row& row : rows) all.add(row.result.times);
@@ -152,7 +165,7 @@ std::string to_cost_table(const comparison& rows, std::size_t room) {
         const double median = time.times.median_ns();
         if (kind && *kind != of.kind) table.leave_a_gap();
         kind = of.kind;
-        table.add({std::string(sim::to_string(of.kind)) + (of.growing ? " (growing)" : ""),
+        table.add({std::string(sim::to_string(of.kind)) + case_of(of.met),
                    of.bytes == 0 ? "-" : format_bytes(of.bytes), std::to_string(time.count), us(median),
                    us(modelled), modelled > 0 ? decimals(median / modelled, 2) : "-",
                    milliseconds(static_cast<double>(time.real.count()) / 1000)});

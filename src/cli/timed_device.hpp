@@ -83,6 +83,9 @@ class timed_device {
         return call(sim::call::describe, 0, {}, [&] { return upstream_->describe(s); });
     }
     [[nodiscard]] stream_waits& waits() noexcept requires tells_waits<Upstream> { return upstream_->waits(); }
+    [[nodiscard]] std::chrono::nanoseconds now() const requires tells_time<Upstream> {
+        return upstream_->now();
+    }
     [[nodiscard]] bool permanent(stream_handle s) const noexcept { return upstream_->permanent(s); }
     result<event_handle, status> create_event() noexcept {
         auto e = call(sim::call::create_event, 0, {}, [&] { return upstream_->create_event(); });
@@ -98,7 +101,16 @@ class timed_device {
         return call(sim::call::record, 0, {}, [&] { return upstream_->record(e, s); });
     }
     status query(event_handle e) noexcept {
-        return call(sim::call::query, 0, {}, [&] { return upstream_->query(e); });
+        counts_[index(sim::call::query)].fetch_add(1, std::memory_order_relaxed);
+        if (!options_.observe) return upstream_->query(e);
+        const auto begin = clock::now();
+        const status s = upstream_->query(e);
+        const auto end = clock::now();
+        if (s == status::ok)
+            note({sim::call::query, 0, call_case::passed}, end - begin, options_.model.passed);
+        else
+            note({sim::call::query, 0}, end - begin, {});
+        return s;
     }
     status synchronize(event_handle e) noexcept {
         wait_is_near();
@@ -147,7 +159,8 @@ class timed_device {
         result<void*, status> p = upstream_->allocate_from(pool, n, s);
         const auto end = clock::now();
         const std::size_t grown = read_pool(pool);
-        note({sim::call::allocate_from, call_times::size_class(grown != 0 ? grown : n), grown != 0},
+        note({sim::call::allocate_from, call_times::size_class(grown != 0 ? grown : n),
+              grown != 0 ? call_case::growing : call_case::plain},
              end - begin, grown != 0 ? options_.model.grow_pool(grown) : std::chrono::nanoseconds{0});
         return p;
     }
@@ -286,7 +299,7 @@ class timed_device {
         const auto begin = clock::now();
         auto answer = f();
         const auto end = clock::now();
-        note({kind, call_times::size_class(bytes), false}, end - begin, extra);
+        note({kind, call_times::size_class(bytes)}, end - begin, extra);
         return answer;
     }
 

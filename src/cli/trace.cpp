@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <limits>
+#include <map>
 #include <utility>
 
 namespace tenure::cli {
@@ -85,7 +87,7 @@ std::string trace_builder::add_to_block(const raw_event& e, event& out) {
         if (trace_.blocks.size() == std::numeric_limits<std::uint32_t>::max()) return "more than 2^32 blocks";
         const auto [at, is_new] = ids_.try_emplace(e.id, static_cast<std::uint32_t>(trace_.blocks.size()));
         if (!is_new) return block_name(e.id) + " is allocated a second time; an id names one allocation";
-        trace_.blocks.push_back({.bytes = e.bytes, .outlives_free = false});
+        trace_.blocks.push_back({.bytes = e.bytes});
         lives_.emplace_back().arena = out.arena;
         out.id = at->second;
         return {};
@@ -165,6 +167,23 @@ std::string trace_builder::add(const raw_event& e) {
     return {};
 }
 
+/// Effects: gives each block that outlives its free a holder, whose blocks complete in the order they were freed. Each goes to
+/// the holder that is free for it last, which is known to need the fewest (a cover of an order by chains).
+void trace_builder::share_holders() {
+    std::map<std::size_t, std::uint32_t> free_after; // completion of a holder's newest block -> the holder
+    std::uint32_t holders = 0;
+    for (std::size_t i = 0; i < trace_.events.size(); ++i) {
+        const event& e = trace_.events[i];
+        if (e.kind != op::free || !trace_.blocks[e.id].outlives_free) continue;
+        const std::size_t until = lives_[e.id].completed; // `never` is the largest
+        auto at = free_after.upper_bound(until);
+        std::uint32_t& holder = trace_.blocks[e.id].holder;
+        holder = at == free_after.begin() ? holders++ : std::prev(at)->second;
+        if (at != free_after.begin()) free_after.erase(std::prev(at));
+        free_after.emplace(until, holder);
+    }
+}
+
 trace trace_builder::finish(bool names_arenas) {
     for (std::size_t i = 0; i < lives_.size(); ++i) {
         const life& l = lives_[i];
@@ -174,6 +193,7 @@ trace trace_builder::finish(bool names_arenas) {
         trace_.blocks[i].outlives_free =
             l.completed != never ? l.completed != l.freed + 1 : has_completions_ && !l.used;
     }
+    share_holders();
     if (trace_.arenas.empty()) trace_.arenas.emplace_back();
     trace_.names_arenas = names_arenas;
     return std::move(trace_);

@@ -62,6 +62,8 @@ struct block {
     /// Whether other events lie between the block's free and the moment when it may be handed out again. A
     /// completion right behind its free is one event in two lines: nothing can be handed out between them.
     bool outlives_free = false;
+    /// Which of as few streams as can be may still use it between the two, where what is on one ends in order.
+    std::uint32_t holder = 0;
 };
 
 struct trace {
@@ -123,6 +125,7 @@ class trace_builder {
     std::uint32_t stream_index(std::uint64_t number);
     std::uint32_t arena_index(std::string_view name);
     std::string add_to_block(const raw_event& e, event& out);
+    void share_holders();
 
     trace trace_;
     std::vector<life> lives_; ///< parallel to trace_.blocks

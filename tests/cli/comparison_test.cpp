@@ -112,11 +112,11 @@ comparison_row gpu_row() {
     using std::chrono::microseconds;
     comparison_row r = row("a", "slab");
     r.device = "cuda:1";
-    r.result.times.add({tenure::sim::call::allocate, std::uint64_t{2} << 20, false}, microseconds{30},
-                       microseconds{36});
-    r.result.times.add({tenure::sim::call::allocate, std::uint64_t{2} << 20, false}, microseconds{30},
-                       microseconds{36});
-    r.result.times.add({tenure::sim::call::record, 0, false}, microseconds{1}, microseconds{0});
+    r.result.times.add({tenure::sim::call::allocate, std::uint64_t{2} << 20, call_case::plain},
+                       microseconds{30}, microseconds{36});
+    r.result.times.add({tenure::sim::call::allocate, std::uint64_t{2} << 20, call_case::plain},
+                       microseconds{30}, microseconds{36});
+    r.result.times.add({tenure::sim::call::record, 0, call_case::plain}, microseconds{1}, microseconds{0});
     return r;
 }
 

@@ -186,7 +186,18 @@ TEST_CASE("a timed device models every call as the simulated one does", "[cli][t
     REQUIRE(e);
     CHECK(watched.record(*e, s) == status::ok);
     CHECK(watched.wait(s, *e) == status::ok);
+    device.hold(s);
+    CHECK(watched.record(*e, s) == status::ok);
+    CHECK(watched.query(*e) == status::not_ready);
+    device.finish(s);
     CHECK(watched.query(*e) == status::ok);
+    const auto queries = [&](call_case met) {
+        const call_times times = watched.times();
+        const auto row = times.rows().find({sim::call::query, 0, met});
+        return row == times.rows().end() ? 0 : row->second.count;
+    };
+    CHECK(queries(call_case::plain) == 1);
+    CHECK(queries(call_case::passed) == 1);
     CHECK(watched.synchronize(*e) == status::ok);
     CHECK(watched.synchronize(s) == status::ok);
     CHECK(watched.destroy_event(*e) == status::ok);

@@ -242,6 +242,32 @@ TEST_CASE("what fits under a limit for each arena is that limit times the arenas
     CHECK(most_needed(t, p, ~std::uint64_t{0}) == 3 * 1024);
 }
 
+TEST_CASE("blocks that outlive their free share holders where they complete in order", "[cli][trace]") {
+    const auto holders = [](const std::string& ends) {
+        const trace t = load(header + "0,a,0,10,0\n0,a,1,10,0\n0,a,2,10,0\n0,a,3,10,0\n" + ends);
+        std::vector<std::uint32_t> of;
+        for (const block& b : t.blocks) of.push_back(b.holder);
+        return of;
+    };
+    using list = std::vector<std::uint32_t>;
+    SECTION("one for those in order") {
+        CHECK(holders("1,f,0,10,0\n1,f,1,10,0\n2,c,0,10,0\n2,f,2,10,0\n2,f,3,10,0\n3,c,1,10,0\n3,c,2,10,0\n4,"
+                      "c,3,10,0\n") == list{0, 0, 0, 0});
+    }
+    SECTION("each its own where the last freed completes first") {
+        CHECK(holders("1,f,0,10,0\n1,f,1,10,0\n1,f,2,10,0\n1,f,3,10,0\n2,c,3,10,0\n2,c,2,10,0\n2,c,1,10,0\n2,"
+                      "c,0,10,0\n") == list{0, 1, 2, 3});
+    }
+    SECTION("the one that is free for it last") {
+        // 0 completes last, 1 first; 2 follows 1, and 3 follows 2 rather than 1.
+        CHECK(holders("1,f,0,10,0\n1,f,1,10,0\n1,f,2,10,0\n2,c,1,10,0\n2,f,3,10,0\n3,c,2,10,0\n3,c,3,10,0\n4,"
+                      "c,0,10,0\n") == list{0, 1, 1, 1});
+    }
+    SECTION("one for all that never complete, behind what does") {
+        CHECK(holders("1,f,0,10,0\n1,f,1,10,0\n1,f,2,10,0\n2,c,0,10,0\n") == list{0, 0, 0, 0});
+    }
+}
+
 TEST_CASE("an RMM log is recognised by its header", "[cli][trace][rmm]") {
     const trace t = load(std::string(rmm) + "140,23:59:59.999990,allocate,0x7f00,1000,0\n"
                                             "141,00:00:00.000010,allocate,0x8f00,2000,0x5a\n"

@@ -393,6 +393,44 @@ double nanoseconds_each(Call call) {
            rounds;
 }
 
+/// Lasts until somebody writes to the word.
+__global__ void wait_for_word(const volatile unsigned* word) {
+    while (*word == 0) {
+    }
+}
+
+/// What it costs to ask about an event, once work has been enqueued on other streams than its own.
+void print_costs_of_queries(gpu& d) {
+    const auto s = make_stream();
+    const auto busy = make_stream();
+    const auto passed = d.create_event();
+    const auto waits = d.create_event();
+    unsigned* word = nullptr;
+    TENURE_REQUIRE(passed.has_value() && waits.has_value());
+    TENURE_REQUIRE(cudaHostAlloc(reinterpret_cast<void**>(&word), sizeof *word, cudaHostAllocDefault) ==
+                   cudaSuccess);
+    *word = 0;
+    TENURE_REQUIRE(d.record(*passed, s) == status::ok && d.synchronize(s) == status::ok);
+    wait_for_word<<<1, 1, 0, busy>>>(word);
+    TENURE_REQUIRE(d.record(*waits, busy) == status::ok);
+    std::printf("query, passed, beside  %6.1f ns\n", nanoseconds_each([&] { (void)d.query(*passed); }));
+    TENURE_CHECK(d.query(*waits) == status::not_ready);
+    std::printf("query, not passed      %6.1f ns\n", nanoseconds_each([&] { (void)d.query(*waits); }));
+    cudaEvent_t shared = nullptr; // for other processes: another mechanism
+    constexpr unsigned flags = cudaEventDisableTiming | cudaEventInterprocess;
+    TENURE_REQUIRE(cudaEventCreateWithFlags(&shared, flags) == cudaSuccess);
+    std::printf("record, interprocess   %6.1f ns\n",
+                nanoseconds_each([&] { (void)cudaEventRecord(shared, s); }));
+    TENURE_REQUIRE(d.synchronize(s) == status::ok);
+    std::printf("query, interprocess    %6.1f ns\n", nanoseconds_each([&] { (void)cudaEventQuery(shared); }));
+    TENURE_CHECK(cudaEventDestroy(shared) == cudaSuccess);
+    *reinterpret_cast<volatile unsigned*>(word) = 1;
+    TENURE_REQUIRE(d.synchronize(busy) == status::ok);
+    std::printf("query, passed, after   %6.1f ns\n", nanoseconds_each([&] { (void)d.query(*passed); }));
+    TENURE_CHECK(cudaFreeHost(word) == cudaSuccess);
+    TENURE_CHECK(d.destroy_event(*passed) == status::ok && d.destroy_event(*waits) == status::ok);
+}
+
 int print_costs() {
     gpu d;
     const auto s = make_stream();
@@ -410,6 +448,7 @@ int print_costs() {
     TENURE_REQUIRE(d.synchronize(s) == status::ok);
     std::printf("query, bare            %6.1f ns\n", nanoseconds_each([&] { (void)cudaEventQuery(*e); }));
     std::printf("query                  %6.1f ns\n", nanoseconds_each([&] { (void)d.query(*e); }));
+    print_costs_of_queries(d);
     std::printf("synchronize(stream)    %6.1f ns\n", nanoseconds_each([&] { (void)d.synchronize(s); }));
     if (const auto pool = d.create_pool({})) {
         std::printf("pool pair              %6.1f ns\n", nanoseconds_each([&] {

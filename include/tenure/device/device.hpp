@@ -32,6 +32,7 @@
 #include <tenure/core/result.hpp>
 #include <tenure/core/status.hpp>
 
+#include <chrono>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -84,6 +85,12 @@ concept device = requires(D& d, const D& cd, void* p, std::size_t n, stream_hand
     noexcept->std::same_as<status>;
     { d.explain(f) }
     noexcept;
+};
+
+/// A device that has a clock: `d.now()`, the host's time since some moment, as `std::chrono::nanoseconds`, never less than before.
+template <class D>
+concept tells_time = requires(const D& cd) {
+    { cd.now() } -> std::same_as<std::chrono::nanoseconds>;
 };
 
 /// A device that can wipe memory, for memory that changes hands.

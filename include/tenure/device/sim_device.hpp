@@ -161,7 +161,11 @@ class device {
 
     /// An event that was never recorded has passed.
     status query(event_handle e) noexcept {
-        return enter(call::query, {}, [&] { return world_.query(e); });
+        return enter(call::query, {}, [&] {
+            const status s = world_.query(e);
+            if (s == status::ok) spend(options_.cost.passed);
+            return s;
+        });
     }
 
     status synchronize(event_handle e) noexcept {
@@ -388,6 +392,12 @@ class device {
     void finish(stream_handle s) {
         const std::lock_guard lock(mutex_);
         world_.finish(s);
+    }
+
+    /// Effects: the oldest of them is over.
+    void finish_oldest(stream_handle s) {
+        const std::lock_guard lock(mutex_);
+        world_.finish_oldest(s);
     }
 
     [[nodiscard]] nanoseconds now() const {

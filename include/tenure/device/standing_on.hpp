@@ -12,6 +12,7 @@
 #include <tenure/device/stream_waits.hpp>
 #include <tenure/device/vmm_device.hpp>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 
@@ -45,6 +46,8 @@ class standing_on {
 
     /// See `stream_waits`.
     [[nodiscard]] stream_waits& waits() noexcept requires tells_waits<Device> { return device_->waits(); }
+
+    [[nodiscard]] std::chrono::nanoseconds now() const requires tells_time<Device> { return device_->now(); }
 
     // ---- `vmm_device`, `filling_device`, `pool_device` ----
 

@@ -43,7 +43,7 @@
 ///   4. The stamps in `open` and in a generation are at most the one that is kept with it; frees from before the first word
 ///      have none, and came before all that have.
 ///
-/// Complexity: O(1) a free. A miss: one query per lane with marks (0.3 us each; 2 us on a GPU at work) where work passes as
+/// Complexity: O(1) a free. A miss: one query per lane with marks (2 us each on a GPU at work) where work passes as
 /// fast as it comes, at most one a generation; and recolouring linear in the free
 /// blocks that change hands. Thread-safety: thread-compatible.
 

@@ -11,7 +11,8 @@
 ///   1. what has completed meanwhile: pending frees, marks of other streams
 ///   2. neighbours that hold the request only together: its own free blocks and settled ones
 ///   3. other streams are asked for marks
-///   4. more memory, as the stock sees fit: a new segment; free memory mapped behind new addresses
+///   4. more memory, as the stock sees fit: a new segment; free memory mapped behind new addresses. Where that would make it
+///      hold more than it must, the host may wait a while first for what others have freed (`patience`)
 ///   5. the stock makes room until the request fits in what that settles, or in memory of its own
 ///      (`release_on_oom`); not if it could not. Segments are given back, the largest first, and the device
 ///      waits for all work
@@ -42,11 +43,13 @@
 #include <tenure/policy/capture_holds.hpp>
 #include <tenure/policy/held_block.hpp>
 #include <tenure/policy/moving_block.hpp>
+#include <tenure/policy/patience.hpp>
 #include <tenure/policy/pool_options.hpp>
 #include <tenure/policy/range_stock.hpp>
 #include <tenure/resource/resource.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -76,7 +79,8 @@ class range_pool : public holding<range_pool<Device, Stock>> {
         , blocks_(stock_.blocks())
         , events_(device)
         , uses_(device, events_)
-        , order_(device, events_, options.mark_bytes) {}
+        , order_(device, events_, options.mark_bytes)
+        , patience_(patience_of(stock_)) {}
 
     range_pool(const range_pool&) = delete;
     range_pool& operator=(const range_pool&) = delete;
@@ -280,6 +284,13 @@ class range_pool : public holding<range_pool<Device, Stock>> {
     using lane_id = typename ordering_type::lane_id;
     using amount = stock_amount;
 
+    static constexpr bool has_patience = tells_time<Device> && requires(const Stock& s) { s.patience(); };
+
+    static patience patience_of(const Stock& stock) noexcept {
+        if constexpr (has_patience) return patience(stock.patience());
+        return patience({});
+    }
+
     enum class free_kind : std::uint8_t { on_stream, synchronous, on_own_stream };
 
     struct request {
@@ -344,6 +355,7 @@ class range_pool : public holding<range_pool<Device, Stock>> {
         if (void* p = search_again(q)) return marked(q, p);
         if (order_.ask_others(q.lane, blocks_))
             if (void* p = search_again(q)) return marked(q, p);
+        if (void* p = wait_a_while(q)) return marked(q, p);
         status s = grow(q);
         if (s == status::ok) {
             if (void* p = search(q)) return marked(q, p);
@@ -454,6 +466,36 @@ class range_pool : public holding<range_pool<Device, Stock>> {
         return search_across(q);
     }
 
+    /// Returns: a block for the request, with the stock no larger than it must be, or null: then what is missing is to be
+    /// bought. May wait for what other streams have freed, as long as there is patience for it.
+    void* wait_a_while(request& q) {
+        if constexpr (has_patience) {
+            if (q.lane == ordering_type::no_lane || patience_.left() == patience::duration::zero())
+                return nullptr;
+            const auto could_do = [&] {
+                const std::size_t others = order_.marked_by_others(q.lane, blocks_);
+                const std::size_t own = blocks_.free_bytes() - order_.bytes_of_others(q.lane, blocks_);
+                return others != 0 && own + others >= q.rounded;
+            };
+            if (!could_do()) return nullptr;
+            void* p = serve_within_slack(q);
+            if (p != nullptr) return p;
+            const std::chrono::nanoseconds begin = device_->now();
+            const std::chrono::nanoseconds end = begin + patience_.left();
+            while (p == nullptr && could_do() && device_->now() < end)
+                if (settle()) p = serve_within_slack(q);
+            patience_.has_waited(device_->now() - begin);
+            return p;
+        }
+        return nullptr;
+    }
+
+    void* serve_within_slack(request& q) {
+        if (void* p = search(q)) return p;
+        if (void* p = search_across(q)) return p;
+        return grow(q, amount::within_slack) == status::ok ? search(q) : nullptr;
+    }
+
     /// Returns: the same, from free neighbours that hold the request only together, or null. What is left of them
     /// stays whose it was: given to this stream, memory that everybody may use would wait for its work.
     void* search_across(request& q) {
@@ -534,9 +576,26 @@ class range_pool : public holding<range_pool<Device, Stock>> {
         const layout::domain color = sole ? order_.open(q.lane) : ordering_type::settled;
         const domain_list usable = order_.usable(q.lane);
         const std::size_t before = blocks_.free_bytes(color);
-        const status s = stock_.grow({q.bytes, q.alignment, usable.view(), color}, how_much);
+        const bool buys = how_much != amount::within_slack;
+        const status s = timed(buys, [&] {
+            return stock_.grow({q.bytes, q.alignment, usable.view(), color}, how_much);
+        });
         if (s == status::ok && sole) order_.freed(q.lane, blocks_.free_bytes(color) - before);
         return s;
+    }
+
+    /// Effects: grows; the time counts as spent on buying if it `buys`.
+    template <class Grow>
+    status timed(bool buys, Grow&& grow) {
+        if constexpr (has_patience) {
+            if (buys && patience_.any()) {
+                const std::chrono::nanoseconds begin = device_->now();
+                const status s = grow();
+                patience_.has_bought(device_->now() - begin);
+                return s;
+            }
+        }
+        return grow();
     }
 
     /// Effects: has the stock make room, as little as will do; what remains may still serve others.
@@ -807,6 +866,7 @@ class range_pool : public holding<range_pool<Device, Stock>> {
     capture_holds holds_;
     std::size_t looked_for_ = 0; ///< bytes of large requests since the last question about marks
     usage_counters counters_;
+    patience patience_;
 };
 
 } // namespace tenure

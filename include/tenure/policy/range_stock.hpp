@@ -39,8 +39,9 @@ struct stock_request {
     layout::domain color;                   ///< of memory that is new
 };
 
-/// How much a stock gets: as much as is good for later, or as little as will do.
-enum class stock_amount : std::uint8_t { preferred, least };
+/// How much a stock gets: as much as is good for later, or as little as will do; or nothing that makes it hold more than it
+/// needs in any case, where it can tell.
+enum class stock_amount : std::uint8_t { preferred, least, within_slack };
 
 /// What giving back came to.
 struct given_back {
@@ -66,6 +67,7 @@ class range_stock {
 
     /// Effects: adds a segment in which the request fits, free with domain `q.color`.
     /// Returns: `ok`, or the device's answer. Throws: `std::bad_alloc`.
+    /// Requires: not `within_slack`, which no segment is.
     status grow(const stock_request& q, stock_amount how_much) {
         const layout::range_request least = Layout::range_for(q.bytes, q.alignment, 0);
         layout::range_request wanted =

@@ -74,11 +74,11 @@ class gpu_machine {
         must(gpu::hold(s, words_ + used_, longest), "holding a stream");
         active_.push_back({s, used_++});
     }
-    void finish(stream_handle s) {
+    void finish_oldest(stream_handle s) {
         const auto it =
             std::find_if(active_.begin(), active_.end(), [s](const held& h) { return h.stream == s; });
-        if (it == active_.end()) return; // ended by a wait
-        end(*it);
+        if (it == active_.end()) return;
+        end(*it); // a wait may have done so
         active_.erase(it);
     }
 
@@ -86,7 +86,6 @@ class gpu_machine {
 
     void before_waiting() noexcept {
         for (const held& h : active_) end(h);
-        active_.clear();
     }
 
   private:

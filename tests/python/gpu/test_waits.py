@@ -19,26 +19,41 @@ def overlap(address, y):
     return abs(y.data_ptr() - address) < 4 * N
 
 
-@pytest.mark.parametrize("waits", [True, False])
-def test_record_stream_ends_with_the_wait(waits):
-    """Memory given to `record_stream` is used again as soon as its own stream waits for that one, which may be busy"""
-    current, side = torch.cuda.current_stream(), torch.cuda.Stream()
+def freed_under(side):
+    """Frees a tensor that `side`, busy, still reads. Returns: what it reads into, and where the tensor was."""
     x = torch.full((N,), 1.0, device="cuda")
     seen = torch.empty_like(x)
-    address = x.data_ptr()
-    side.wait_stream(current)
+    side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         torch.cuda._sleep(LONG)
         seen.copy_(x)
     x.record_stream(side)
-    del x
-    if waits:
-        current.wait_stream(side)
+    return seen, x.data_ptr()
+
+
+def take_beside(side):
+    """A new tensor, got while `side` is still busy"""
     y = torch.full((N,), 2.0, device="cuda")
     assert not side.query(), "the work is over already: this shows nothing"
-    assert overlap(address, y) == waits
+    return y
+
+
+def are_whole(seen, y):
+    """Whether both hold what was written into them"""
     torch.cuda.synchronize()
-    assert seen.min().item() == seen.max().item() == 1.0 and y.min().item() == y.max().item() == 2.0
+    return seen.min().item() == seen.max().item() == 1.0 and y.min().item() == y.max().item() == 2.0
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_record_stream_ends_with_the_wait(waits):
+    """Memory given to `record_stream` is used again as soon as its own stream waits for that one, which may be busy"""
+    side = torch.cuda.Stream()
+    seen, address = freed_under(side)
+    if waits:
+        torch.cuda.current_stream().wait_stream(side)
+    y = take_beside(side)
+    assert overlap(address, y) == waits
+    assert are_whole(seen, y)
 
 
 @pytest.mark.parametrize("waits", [True, False])
@@ -58,31 +73,19 @@ def test_memory_of_a_stream_serves_who_waits_for_it(waits):
         del x
     if waits:
         current.wait_stream(side)
-    y = torch.full((N,), 2.0, device="cuda")
-    assert not side.query(), "the work is over already: this shows nothing"
+    y = take_beside(side)
     assert overlap(address, y) == waits
-    torch.cuda.synchronize()
-    assert seen.min().item() == seen.max().item() == 1.0 and y.min().item() == y.max().item() == 2.0
+    assert are_whole(seen, y)
 
 
 def test_a_wait_before_the_free_is_none():
     """A stream that waited for another before memory was freed there does not stand behind that free"""
-    current, side = torch.cuda.current_stream(), torch.cuda.Stream()
-    x = torch.full((N,), 1.0, device="cuda")
-    seen = torch.empty_like(x)
-    address = x.data_ptr()
-    side.wait_stream(current)
-    current.wait_stream(side)
-    with torch.cuda.stream(side):
-        torch.cuda._sleep(LONG)
-        seen.copy_(x)
-    x.record_stream(side)
-    del x
-    y = torch.full((N,), 2.0, device="cuda")
-    assert not side.query(), "the work is over already: this shows nothing"
+    side = torch.cuda.Stream()
+    torch.cuda.current_stream().wait_stream(side)
+    seen, address = freed_under(side)
+    y = take_beside(side)
     assert not overlap(address, y)
-    torch.cuda.synchronize()
-    assert seen.min().item() == seen.max().item() == 1.0 and y.min().item() == y.max().item() == 2.0
+    assert are_whole(seen, y)
 
 
 def test_host_waits():

@@ -393,6 +393,31 @@ TEST_CASE("sim overlap: a wait that leaves held work out has not seen it", "[dev
     CHECK(w.violations() == 1);
 }
 
+TEST_CASE("sim overlap: such a wait has seen what came before the held work that is left",
+          "[device][sim][overlap]") {
+    world w;
+    const auto free_something = [&] { REQUIRE(w.d.deallocate(w.d.allocate(1).value(), 1) == status::ok); };
+    w.d.hold(w.b, false);
+    w.d.block_allocated(w.segment, 1_MiB, w.b);
+    w.d.block_freed(w.segment, w.b);
+    w.d.hold(w.b, false);
+    w.d.block_allocated(w.segment + 2_MiB, 1_MiB, w.b);
+    w.d.block_freed(w.segment + 2_MiB, w.b);
+    SECTION("nothing while the first is held") {
+        free_something();
+        w.d.block_allocated(w.segment, 1_MiB, w.a);
+        CHECK(w.violations() == 1);
+    }
+    SECTION("what lies before the second") {
+        w.d.finish_oldest(w.b);
+        free_something();
+        w.d.block_allocated(w.segment, 1_MiB, w.a);
+        CHECK(w.violations() == 0);
+        w.d.block_allocated(w.segment + 2_MiB, 1_MiB, w.a);
+        CHECK(w.violations() == 1);
+    }
+}
+
 // --- host order ---
 
 TEST_CASE("sim overlap: a block for every stream needs the host to have seen", "[device][sim][overlap]") {

@@ -136,6 +136,46 @@ TEST_CASE("sim streams: held work that is finished early still waits its turn", 
     CHECK(w.d.now() == 100us);
 }
 
+TEST_CASE("sim streams: held work can be finished piece by piece, the oldest first", "[device][sim]") {
+    world w;
+    const auto s = w.d.create_stream();
+    w.d.hold(s);
+    const auto first = w.recorded(s);
+    w.d.hold(s);
+    const auto second = w.recorded(s);
+    w.d.finish_oldest(s);
+    CHECK(w.d.query(first) == status::ok);
+    CHECK(w.d.query(second) == status::not_ready);
+    CHECK(w.d.synchronize(s) == status::would_deadlock);
+    w.d.hold(s);
+    const auto third = w.recorded(s);
+    w.d.finish_oldest(s);
+    CHECK(w.d.query(second) == status::ok);
+    CHECK(w.d.query(third) == status::not_ready);
+    w.d.finish(s);
+    CHECK(w.d.query(third) == status::ok);
+    w.d.finish_oldest(s); // there is none
+    CHECK(w.d.synchronize(s) == status::ok);
+    CHECK(w.d.violations().empty());
+}
+
+TEST_CASE("sim streams: a query of what has passed may cost more", "[device][sim]") {
+    costs cost = costs::zero();
+    cost.fixed[index(tenure::sim::call::query)] = 10ns;
+    cost.passed = 5ns;
+    tenure::sim::device d({.cost = cost});
+    const auto s = d.create_stream();
+    const auto e = d.create_event().value();
+    d.hold(s);
+    REQUIRE(d.record(e, s) == status::ok);
+    CHECK(d.query(e) == status::not_ready);
+    CHECK(d.driver_time() == 10ns);
+    d.finish(s);
+    CHECK(d.query(e) == status::ok);
+    CHECK(d.driver_time() == 25ns);
+    CHECK(d.destroy_event(e) == status::ok);
+}
+
 TEST_CASE("sim streams: freeing memory waits for the whole device", "[device][sim]") {
     world w;
     const auto s = w.d.create_stream();

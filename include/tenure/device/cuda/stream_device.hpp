@@ -30,6 +30,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <chrono>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -74,6 +75,11 @@ class stream_device {
 
     /// See `stream_waits`; streams go by the identities of `describe`.
     [[nodiscard]] stream_waits& waits() noexcept { return waits_; }
+
+    /// See `tells_time`.
+    [[nodiscard]] std::chrono::nanoseconds now() const noexcept {
+        return std::chrono::steady_clock::now().time_since_epoch();
+    }
 
     /// Every other handle may name another stream later, or for another thread.
     [[nodiscard]] bool permanent(stream_handle stream) const noexcept { return is_legacy(stream); }

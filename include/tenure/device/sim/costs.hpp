@@ -46,15 +46,16 @@ struct cost_curve {
 
 struct costs {
     std::array<std::chrono::nanoseconds, call_kinds> fixed{}; ///< a call of each kind, whatever its size
-    cost_curve allocate;       ///< on top of the fixed cost: cudaMalloc of n bytes
-    cost_curve deallocate;     ///< cudaFree of n bytes on an idle device
-    cost_curve grow_pool;      ///< a driver pool takes n bytes from the device
-    cost_curve shrink_pool;    ///< a driver pool gives one chunk of n bytes back
-    cost_curve create_memory;  ///< n bytes of physical memory
-    cost_curve release_memory; ///< n bytes of physical memory, mapped nowhere any more
-    cost_curve set_access;     ///< for each handle of n bytes
-    cost_curve unmap;          ///< for each handle of n bytes
-    cost_curve fill;           ///< of n bytes with zero: time on the stream, not on the host
+    std::chrono::nanoseconds passed{}; ///< on top of the fixed cost of a query: of an event that has passed
+    cost_curve allocate;               ///< on top of the fixed cost: cudaMalloc of n bytes
+    cost_curve deallocate;             ///< cudaFree of n bytes on an idle device
+    cost_curve grow_pool;              ///< a driver pool takes n bytes from the device
+    cost_curve shrink_pool;            ///< a driver pool gives one chunk of n bytes back
+    cost_curve create_memory;          ///< n bytes of physical memory
+    cost_curve release_memory;         ///< n bytes of physical memory, mapped nowhere any more
+    cost_curve set_access;             ///< for each handle of n bytes
+    cost_curve unmap;                  ///< for each handle of n bytes
+    cost_curve fill;                   ///< of n bytes with zero: time on the stream, not on the host
 
     /// Returns: the costs measured on an H200 (driver 580, CUDA 13.0). The ratios are what to build on.
     ///
@@ -80,7 +81,11 @@ struct costs {
             510); // replay, mean of three: 650, 450, 420 (survey: 480 ns with cudaEventDestroy)
         set(call::destroy_event, 240); // survey: half of the two
         set(call::record, 261);        // probe: cuEventRecord: 261 ns (survey: cudaEventRecord: 445 ns)
-        set(call::query, 2'000);       // replay (survey, probe: cudaEventQuery: 278-330 ns)
+        // cudaEventQuery, survey, probe: 278-330 ns, of a device on which nothing else was ever enqueued. Beside work on other
+        // streams, busy or done: 190-220 ns of an event that has not passed, 1310-1420 of one that has.
+        // Replay: 770 ns and 2090.
+        set(call::query, 770);
+        c.passed = nanoseconds{1'230};
         set(call::synchronize_stream, 1'850);  // survey: cudaStreamSynchronize, idle: 1.7-2.0 us
         set(call::synchronize_device, 91'500); // a small cudaMalloc and cudaFree
         set(call::synchronize_event, 1'850);   // not measured: as for a stream

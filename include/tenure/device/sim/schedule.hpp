@@ -33,7 +33,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -142,23 +144,16 @@ class schedule {
         if (s == nullptr) return;
         if (s->capture != 0) return log_.add("held work cannot be captured");
         const std::size_t hold = holds_.begin();
-        open_holds_[handle].push_back(hold);
-        if (s->ready.time(holds_)) s->unheld = lines_.current(s->id).position;
+        const std::uint64_t position = lines_.current(s->id).position;
+        open_holds_[handle].push_back({hold, s->id, position, s->ready});
+        if (s->ready.time(holds_)) s->unheld = position;
         s->ready.after_hold(hold);
         if (device_waits) device_ready_.join(s->ready);
         lines_.advance(s->id);
     }
 
-    void finish(stream_handle handle) {
-        const auto it = open_holds_.find(handle);
-        if (it == open_holds_.end()) return;
-        for (const std::size_t hold : it->second) holds_.finish(hold, now_);
-        open_holds_.erase(it);
-        (void)device_ready_.time(holds_); // drops the terms that are known now
-        held_orphans_.erase(std::remove_if(held_orphans_.begin(), held_orphans_.end(),
-                                           [this](stream& s) { return s.ready.time(holds_).has_value(); }),
-                            held_orphans_.end());
-    }
+    void finish(stream_handle handle) { finish_some(handle, std::numeric_limits<std::size_t>::max()); }
+    void finish_oldest(stream_handle handle) { finish_some(handle, 1); }
 
     /// A capturing stream cannot be asked for its own identity. It gets one made of its handle, as on a GPU, which
     /// another stream may have in another capture.
@@ -342,6 +337,13 @@ class schedule {
         moment length;
     };
 
+    struct open_hold {
+        std::size_t hold;
+        timeline_id stream;
+        std::uint64_t position; ///< of the stream before it
+        moment ready;           ///< of the stream before it
+    };
+
     void dead(stream_handle handle, const char* what) {
         log_.add("stream handle " + hex(to_address(handle)) + " " + what + ", but it names no stream" +
                  (handle == default_stream ? " that this can be done to" : ""));
@@ -368,6 +370,24 @@ class schedule {
         lines_.open(s.branch, lines_.clock(s.id));
     }
 
+    void finish_some(stream_handle handle, std::size_t most) {
+        const auto it = open_holds_.find(handle);
+        if (it == open_holds_.end()) return;
+        std::vector<open_hold>& open = it->second;
+        const std::size_t over = std::min(most, open.size());
+        for (std::size_t i = 0; i < over; ++i) holds_.finish(open[i].hold, now_);
+        open.erase(open.begin(), open.begin() + static_cast<std::ptrdiff_t>(over));
+        if (open.empty()) {
+            open_holds_.erase(it);
+        } else if (stream* const s = find(handle); s != nullptr && s->id == open.front().stream) {
+            if (open.front().ready.time(holds_)) s->unheld = open.front().position;
+        }
+        (void)device_ready_.time(holds_); // drops the terms that are known now
+        held_orphans_.erase(std::remove_if(held_orphans_.begin(), held_orphans_.end(),
+                                           [this](stream& s) { return s.ready.time(holds_).has_value(); }),
+                            held_orphans_.end());
+    }
+
     status wait_until(moment& m) {
         const std::optional<nanoseconds> t = m.time(holds_);
         if (!t) return status::would_deadlock;
@@ -382,7 +402,7 @@ class schedule {
     handle_table<stream_handle, stream> streams_{0x5'0000'0000};
     handle_table<event_handle, event> events_{0xe'0000'0000};
     std::unordered_map<std::uint64_t, capture> captures_;
-    std::unordered_map<stream_handle, std::vector<std::size_t>>
+    std::unordered_map<stream_handle, std::vector<open_hold>>
         open_holds_; ///< by handle: destroyed streams' too
     hold_list holds_;
     std::vector<stream> held_orphans_; ///< destroyed streams whose end depends on held work

@@ -41,10 +41,15 @@ struct remap_options {
     /// Bytes: memory that is bought anyway is bought smaller where a handle shown again saves at least this much.
     std::size_t worth_showing_bytes = std::size_t{6} << 20;
 
+    /// Microseconds: before memory beyond that slack is bought, the host waits at most this long for what other streams have
+    /// freed, where that would do. In all no longer than buying has taken (`patience`). The pool is locked meanwhile. 0: never; a minute
+    /// at most.
+    std::size_t patience_us = 0;
+
     /// Views kept, at least one; the least recently used one goes when there are more.
     std::size_t max_views = 128;
 
-    /// Returns: the same with small handles, bought as they are needed: on seven recorded programs at most 1.015 times the
+    /// Returns: the same with small handles, bought as they are needed, and with some patience: on seven recorded programs at most 1.015 times the
     /// live peak is held instead of 1.035, for some three to eight times the driver's time until the peak is reached (13 to
     /// 43 ms a program). For programs that run longer than that.
     [[nodiscard]] constexpr remap_options tight() const noexcept {
@@ -56,6 +61,7 @@ struct remap_options {
         o.purchases_per_pool = 512;
         o.least_purchase_bytes = std::size_t{2} << 20;
         o.worth_showing_bytes = std::size_t{1} << 20;
+        o.patience_us = 2000;
         return o;
     }
 

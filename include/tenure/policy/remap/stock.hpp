@@ -15,6 +15,8 @@
 /// "What is missing" is the request less what is free at the end of the newest home: a new handle is put right behind
 /// it, and merges. So a pool that only grows buys what it uses.
 ///
+/// Before 3 the pool may wait a while for what other streams have freed (`patience_us`) and come again with 1.
+///
 /// Nothing is unmapped to serve a request: a view is one more place where memory is shown, and the stream that uses
 /// memory there is the one that may use it at home. Only giving back, and the removal of views that nobody has used
 /// for long, unmap; both only what is wholly free and *settled*, that is, what the host has seen all work on pass.
@@ -39,6 +41,7 @@
 #include <tenure/resource/resource.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -78,6 +81,8 @@ class remap_stock {
             throw std::invalid_argument("remap_options: small_handle_bytes is not a power of two");
         if (options.most_handle_bytes < options.least_handle_bytes)
             throw std::invalid_argument("remap_options: most_handle_bytes is less than least_handle_bytes");
+        if (options.patience_us > most_patience_us)
+            throw std::invalid_argument("remap_options: patience_us is more than a minute");
     }
 
     remap_stock(const remap_stock&) = delete;
@@ -109,7 +114,13 @@ class remap_stock {
     };
     [[nodiscard]] backing_view backing() const noexcept { return backing_view(*this); }
 
-    /// Effects: the request finds memory now. Returns: `ok`, or the device's answer. Throws: `std::bad_alloc`.
+    /// Returns: the longest that a pool should wait before it asks for more than `within_slack`.
+    [[nodiscard]] std::chrono::microseconds patience() const noexcept {
+        return std::chrono::microseconds(options_.patience_us);
+    }
+
+    /// Effects: the request finds memory now. Returns: `ok`, or the device's answer; `not_supported` if only what is beyond the
+    /// slack would do, and is not wanted. Throws: `std::bad_alloc`.
     status grow(const stock_request& q, stock_amount how_much) {
         const remap_demand n{remap_blocks::rounded(q.bytes, q.alignment), q.alignment};
         if (n.bytes > max_block_bytes) return status::out_of_memory;
@@ -118,12 +129,15 @@ class remap_stock {
         const purchase missing = homes_.missing(n, k, q.usable);
         const auto buy = [&] { return homes_.buy(k, missing, n.alignment, q.color); };
         status s = status::not_supported;
-        if (how_much == stock_amount::preferred && is_within_slack(n.bytes, missing.bytes))
+        if (how_much != stock_amount::least && is_within_slack(n.bytes, missing.bytes))
             if ((s = buy()) == status::ok) return s;
-        if (k == kind::small) return s == status::not_supported ? buy() : s;
-
+        if (k == kind::small) {
+            const bool may_buy = s == status::not_supported && how_much != stock_amount::within_slack;
+            return may_buy ? buy() : s;
+        }
         const remap_supply have = supply(options_.least_handle_bytes, n.alignment, q.usable);
         if (show(have, n, q.usable) == status::ok) return status::ok;
+        if (how_much == stock_amount::within_slack) return s;
         if (how_much == stock_amount::preferred) {
             if (join(have, n, missing.bytes, q.color, options_.worth_showing_bytes) == status::ok)
                 return status::ok;
@@ -291,6 +305,7 @@ class remap_stock {
         return views_.enter(w, std::move(places), n.bytes);
     }
 
+    static constexpr std::size_t most_patience_us = 60'000'000;
     static constexpr std::size_t join_window = std::size_t{64} << 30; ///< bytes of addresses
 
     Device* device_;
