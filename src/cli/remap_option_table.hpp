@@ -33,6 +33,8 @@ inline const std::vector<option_entry<remap_options>>& remap_option_table() {
                      "what the pool may hold over its peak: peak / this"),
         bytes_option("worth_showing_bytes", &options::worth_showing_bytes,
                      "what a handle shown again must save"),
+        switch_option("show_in_order", &options::show_in_order,
+                      "show handles that were bought one after the other, not few that just do"),
         count_option("patience_us", &options::patience_us,
                      "wait so long for other streams before that is exceeded"),
         count_option("max_views", &options::max_views, "views kept"),

@@ -41,6 +41,11 @@ struct remap_options {
     /// Bytes: memory that is bought anyway is bought smaller where a handle shown again saves at least this much.
     std::size_t worth_showing_bytes = std::size_t{6} << 20;
 
+    /// Which free handles are shown in a row: those that were bought one after the other, or few that are together little more
+    /// than is needed. The first fall free together more often, so what is shown once serves more often; worth it where handles
+    /// are small and many.
+    bool show_in_order = false;
+
     /// Microseconds: before memory beyond that slack is bought, the host waits at most this long for what other streams have
     /// freed, where that would do. In all no longer than buying has taken (`patience`). The pool is locked meanwhile. 0: never; a minute
     /// at most.
@@ -49,18 +54,20 @@ struct remap_options {
     /// Views kept, at least one; the least recently used one goes when there are more.
     std::size_t max_views = 128;
 
-    /// Returns: the same with small handles, bought as they are needed, and with some patience: on seven recorded programs at most 1.015 times the
-    /// live peak is held instead of 1.035, for some three to eight times the driver's time until the peak is reached (13 to
-    /// 43 ms a program). For programs that run longer than that.
+    /// Returns: the same with small handles, bought as they are needed, and with some patience: on seven recorded programs at
+    /// most 1.017 times the live peak is held instead of 1.035, for some three to seven times the driver's time until the peak is
+    /// reached (12 to 40 ms a program). For programs that run longer than that.
     [[nodiscard]] constexpr remap_options tight() const noexcept {
         remap_options o = *this;
         o.least_handle_bytes = std::size_t{2} << 20;
         o.most_handle_bytes = std::size_t{64} << 20;
-        o.handles_per_pool = 128;
-        o.handles_per_request = 48;
-        o.purchases_per_pool = 512;
-        o.least_purchase_bytes = std::size_t{2} << 20;
-        o.worth_showing_bytes = std::size_t{1} << 20;
+        o.handles_per_pool = 192;
+        o.handles_per_request = 14;
+        o.purchases_per_pool = 200;
+        o.least_purchase_bytes = std::size_t{6} << 20;
+        o.slack_divisor = 52;
+        o.worth_showing_bytes = std::size_t{2} << 20;
+        o.show_in_order = true;
         o.patience_us = 2000;
         return o;
     }

@@ -238,8 +238,10 @@ class remap_stock {
     template <class... Usable>
     [[nodiscard]] remap_supply supply(std::size_t least_fragment, std::size_t alignment,
                                       Usable... usable) const {
-        return remap_supply::of([this](auto f) { homes_.for_each(f); }, blocks_, least_fragment, alignment,
-                                usable...);
+        remap_supply s = remap_supply::of([this](auto f) { homes_.for_each(f); }, blocks_, least_fragment,
+                                          alignment, usable...);
+        s.in_order = options_.show_in_order;
+        return s;
     }
 
     /// Effects: shows free memory so that the request fits, in a new view or behind what an old one shows.

@@ -8,7 +8,7 @@
 ///
 /// Invariant: nothing here changes anything. A view begins at a multiple of the request's alignment.
 ///
-/// Complexity: `pick` is linear in the free handles. Thread-safety: thread-compatible.
+/// Complexity: to choose costs O(n log n) in the free handles. Thread-safety: thread-compatible.
 
 #include <tenure/core/bits.hpp>
 #include <tenure/policy/remap/blocks.hpp>
@@ -39,6 +39,7 @@ struct remap_supply {
     handle_id tail_of = none, head_of = none; ///< the longest free end and beginning of handles in part used
     std::size_t tail = 0, head = 0;           ///< bytes of them
     std::size_t least_fragment = 0;           ///< bytes that they must have to be worth a place in a view
+    bool in_order = false; ///< which whole handles are shown: see `remap_options::show_in_order`
 
     /// Returns: what is there for a request of this alignment. `for_each_home(f)` calls f(handle, home) for each;
     /// `usable`: the domains that it may use, all of them if that is not given.
@@ -73,6 +74,7 @@ struct remap_supply {
     [[nodiscard]] remap_supply without(IsOut is_out) const {
         remap_supply s;
         s.least_fragment = least_fragment;
+        s.in_order = in_order;
         for (const auto& [size, id] : whole)
             if (!is_out(id)) s.add(size, id);
         if (head != 0 && !is_out(head_of)) s.head = head, s.head_of = head_of;
@@ -90,7 +92,11 @@ struct remap_supply {
         const std::size_t fragments = (with_tail ? tail : 0) + (with_head ? head : 0);
         handle_list handles;
         if (with_tail) handles.push_back(tail_of);
-        pick(n - std::min(n, fragments), handles);
+        const std::size_t rest = n - std::min(n, fragments);
+        if (in_order)
+            pick_in_order(rest, handles);
+        else
+            pick(rest, handles);
         if (with_head) handles.push_back(head_of);
         return handles;
     }
@@ -122,6 +128,20 @@ struct remap_supply {
         }
         for (std::size_t i = 0; i < whole.size(); ++i)
             if (taken[i]) handles.push_back(whole[i].second);
+    }
+
+    /// The same, but handles that follow each other in the order of purchase, as few as that allows. Requires: there are n bytes.
+    void pick_in_order(std::size_t n, handle_list& handles) const {
+        if (n == 0) return;
+        auto row = whole;
+        std::sort(row.begin(), row.end(), [](const auto& x, const auto& y) { return x.second < y.second; });
+        std::size_t best = 0, fewest = row.size();
+        for (std::size_t first = 0, last = 0, bytes = 0; last < row.size(); ++last) {
+            bytes += row[last].first;
+            while (bytes - row[first].first >= n) bytes -= row[first++].first;
+            if (bytes >= n && last + 1 - first < fewest) best = first, fewest = last + 1 - first;
+        }
+        for (std::size_t i = best; i < best + fewest; ++i) handles.push_back(row[i].second);
     }
 };
 
