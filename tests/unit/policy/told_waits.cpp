@@ -39,7 +39,10 @@ void must(status s) {
 
 /// A device, its streams (the default one among them), and events that all threads record and wait for.
 struct common_world {
-    sim::device device{{.capacity = 64_GiB, .cost = sim::costs::zero()}};
+    explicit common_world(const sim::costs& cost = sim::costs::zero())
+        : device({.capacity = 64_GiB, .cost = cost}) {}
+
+    sim::device device;
     std::array<stream_handle, streams> stream{default_stream, device.create_stream(), device.create_stream(),
                                               device.create_stream()};
 
@@ -180,17 +183,19 @@ class program {
     std::vector<block> blocks_;
 };
 
-} // namespace
+/// A pool that waits for other streams before it buys.
+struct patient_pool : remap_pool<sim::device> {
+    explicit patient_pool(sim::device& device) : remap_pool<sim::device>(device, remap_options{}.tight()) {}
+};
 
-TEMPLATE_TEST_CASE("nothing is handed out too early where pools are told what waits for what",
-                   "[policy][streams][stream_waits]", remap_pool<sim::device>, best_fit_pool<sim::device>,
-                   buddy_pool<sim::device>, slab_pool<sim::device>, caching_pool<sim::device>) {
+template <class Pool>
+void run_programs(const sim::costs& cost) {
     CAPTURE(test::seed());
     for (std::uint64_t round = 0; round < 8; ++round) {
-        common_world world;
+        common_world world(cost);
         {
-            TestType pool(world.device);
-            program<TestType> p(world, pool, test::seed() + round);
+            Pool pool(world.device);
+            program<Pool> p(world, pool, test::seed() + round);
             for (int i = 0; i < 3000; ++i) p.step();
             CHECK(pool.validate());
             p.finish();
@@ -198,6 +203,19 @@ TEMPLATE_TEST_CASE("nothing is handed out too early where pools are told what wa
         }
         REQUIRE(world.device.violations() == std::vector<std::string>{});
     }
+}
+
+} // namespace
+
+TEMPLATE_TEST_CASE("nothing is handed out too early where pools are told what waits for what",
+                   "[policy][streams][stream_waits]", remap_pool<sim::device>, best_fit_pool<sim::device>,
+                   buddy_pool<sim::device>, slab_pool<sim::device>, caching_pool<sim::device>) {
+    run_programs<TestType>(sim::costs::zero());
+}
+
+TEST_CASE("nothing is handed out too early where a pool waits a while before it buys",
+          "[policy][streams][stream_waits][patience]") {
+    run_programs<patient_pool>(sim::costs::h200());
 }
 
 TEMPLATE_TEST_CASE("nothing is handed out too early where threads share streams and say what waits for what",
