@@ -254,7 +254,7 @@ TEST_CASE("times are classed by size and have a median", "[cli][timed]") {
     CHECK(call_times::size_class(2_MiB) == 2_MiB);
     CHECK(call_times::size_class(2_MiB + 1) == 4_MiB);
     call_times t;
-    const call_class of{sim::call::allocate, 2_MiB, false};
+    const call_class of{sim::call::allocate, 2_MiB, call_case::plain};
     for (const int us : {10, 10, 11, 500, 12}) {
         t.add(of, std::chrono::microseconds{us}, std::chrono::microseconds{20});
     }

@@ -244,7 +244,7 @@ TEST_CASE("what fits under a limit for each arena is that limit times the arenas
 
 TEST_CASE("blocks that outlive their free share holders where they complete in order", "[cli][trace]") {
     const auto holders = [](const std::string& ends) {
-        const trace t = load(header + "0,a,0,10,0\n0,a,1,10,0\n0,a,2,10,0\n0,a,3,10,0\n" + ends);
+        const trace t = load(std::string(header) + "0,a,0,10,0\n0,a,1,10,0\n0,a,2,10,0\n0,a,3,10,0\n" + ends);
         std::vector<std::uint32_t> of;
         for (const block& b : t.blocks) of.push_back(b.holder);
         return of;
@@ -255,8 +255,9 @@ TEST_CASE("blocks that outlive their free share holders where they complete in o
                       "c,3,10,0\n") == list{0, 0, 0, 0});
     }
     SECTION("each its own where the last freed completes first") {
-        CHECK(holders("1,f,0,10,0\n1,f,1,10,0\n1,f,2,10,0\n1,f,3,10,0\n2,c,3,10,0\n2,c,2,10,0\n2,c,1,10,0\n2,"
-                      "c,0,10,0\n") == list{0, 1, 2, 3});
+        CHECK(holders("1,f,0,10,0\n1,f,1,10,0\n1,f,2,10,0\n1,f,3,10,0\n2,a,4,10,0\n2,c,3,10,0\n2,c,2,10,0\n2,"
+                      "c,1,10,0\n"
+                      "2,c,0,10,0\n") == list{0, 1, 2, 3, 0});
     }
     SECTION("the one that is free for it last") {
         // 0 completes last, 1 first; 2 follows 1, and 3 follows 2 rather than 1.
