@@ -480,15 +480,26 @@ class range_pool : public holding<range_pool<Device, Stock>> {
             if (!could_do()) return nullptr;
             void* p = serve_within_slack(q);
             if (p != nullptr) return p;
-            const std::chrono::nanoseconds begin = device_->now();
-            const std::chrono::nanoseconds end = begin + patience_.left();
-            while (p == nullptr && could_do() && device_->now() < end)
+            const waiting lap(*this);
+            // No poll takes less than some 10 ns, but on a simulated clock.
+            auto polls = patience_.left() / std::chrono::nanoseconds(10);
+            const std::chrono::nanoseconds end = device_->now() + patience_.left();
+            while (p == nullptr && could_do() && polls-- > 0 && device_->now() < end)
                 if (settle()) p = serve_within_slack(q);
-            patience_.has_waited(device_->now() - begin);
             return p;
         }
         return nullptr;
     }
+
+    /// Counts as waited until the end of a scope, however that is left.
+    struct waiting {
+        explicit waiting(range_pool& p) : pool(p), begin(p.device_->now()) {}
+        waiting(const waiting&) = delete;
+        waiting& operator=(const waiting&) = delete;
+        ~waiting() { pool.patience_.has_waited(pool.device_->now() - begin); }
+        range_pool& pool;
+        std::chrono::nanoseconds begin;
+    };
 
     void* serve_within_slack(request& q) {
         if (void* p = search(q)) return p;

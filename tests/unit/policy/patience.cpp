@@ -35,8 +35,8 @@ struct world {
     stream_handle busy = device.create_stream();
     stream_handle other = device.create_stream();
 
-    explicit world(std::size_t patience_us)
-        : pool(std::in_place, device, exact(patience_us)), checked(*pool, device) {}
+    explicit world(std::size_t patience_us, const sim::costs& cost = sim::costs::h200())
+        : device({.cost = cost}), pool(std::in_place, device, exact(patience_us)), checked(*pool, device) {}
 
     void free_behind(std::chrono::nanoseconds work) {
         void* const p = checked.allocate(busy, 64_MiB);
@@ -115,6 +115,18 @@ TEST_CASE("patience: what does not pass in time is bought in the end", "[policy]
         CHECK(first > bought);
         w.finish();
     }
+}
+
+TEST_CASE("patience: a clock that stands still while it is asked ends the wait, too", "[policy][patience]") {
+    sim::costs cost = sim::costs::h200();
+    cost.fixed[sim::index(sim::call::query)] = cost.passed = 0ns;
+    world w(100, cost);
+    w.device.hold(w.busy);
+    w.free_behind(1us);
+    (void)w.take();
+    CHECK(w.held() == 128_MiB);
+    w.device.finish(w.busy);
+    w.finish();
 }
 
 TEST_CASE("patience: nobody waits for memory that would not do", "[policy][patience]") {
